@@ -69,6 +69,16 @@ def test_an_ensembles_line_loads_a_step_by_name_and_says_so(notebook):
     assert "ready step" not in again.text
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("leterbox", "did you mean the step 'letterbox'?"), ("thum", "did you mean 'thumb'?")],
+)
+def test_a_name_that_is_near_a_steps_is_answered_with_the_step(notebook, name, hint):
+    notebook.ok("%triton_step resize as thumb")
+    ran = notebook(f"%%triton_ensemble e\nSMALL = {name}(IMAGE=IMAGE)")
+    assert hint in f"{ran.error} {ran.text}"
+
+
 def test_a_model_of_that_name_is_taken_instead(notebook):
     notebook.ok(
         '%%triton_model resize\ndef resize(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:\n    return {"OUT": IN}'
@@ -81,6 +91,20 @@ def test_the_help_lists_the_steps(notebook):
     help_text = notebook.shell.find_line_magic("triton_step").__doc__
     assert "Resize images to one size" in help_text
     assert "%triton_step resize as thumb size=32,32 filter=bicubic" in help_text
+
+
+def test_the_help_on_a_page_has_pictures_of_what_the_steps_do(notebook):
+    pytest.importorskip("scipy")
+    shell = notebook.shell
+
+    def page(line):
+        found = shell._ofind(line)
+        return shell.inspector._get_info(found.obj, line, info=found)
+
+    html = page("%triton_step")["text/markdown"]
+    assert html.count("data:image/png") > 8
+    assert "Resize images to one size" in html
+    assert "text/markdown" not in page("%triton_dag")
 
 
 def test_a_whole_pipeline_of_names_is_loaded_by_its_lines(notebook):

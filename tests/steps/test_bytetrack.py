@@ -22,6 +22,9 @@ JUDGE = {
     "dropped frames": (0.9871, 0.9744),
     "10 a second": (0.9866, 0.9733),
     "60 a second": (0.9919, 0.9840),
+    "20 objects": (0.9837, 0.9746),
+    "re-entry, 16 objects": (0.9903, 0.9807),
+    "15 a second, dropped frames": (0.9888, 0.9779),
 }
 
 

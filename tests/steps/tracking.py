@@ -116,6 +116,9 @@ SCENES = {
     "dropped frames": Scene(5, dropped=0.15),
     "10 a second": Scene(6, fps=10, seconds=12.0),
     "60 a second": Scene(7, fps=60),
+    "20 objects": Scene(31, objects=20),
+    "re-entry, 16 objects": Scene(47, objects=16, hidden=0.4, seconds=5.0),
+    "15 a second, dropped frames": Scene(59, objects=14, fps=15, dropped=0.1, seconds=8.0),
 }
 
 

@@ -255,6 +255,7 @@ class DefineMagics(Magics):
                     name=options.name,
                     models={name: server().config(name) for name in loaded},
                     outputs=options.output,
+                    steps=[name for _, source in entries.working("models") for name in source],
                 )
         config = apply_options(config, max_batch_size=options.max_batch_size)
         return _load(config, name=options.name)

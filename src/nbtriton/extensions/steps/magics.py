@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from functools import partial
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -27,6 +30,13 @@ __all__ = ["StepMagics"]
 @magics_class
 class StepMagics(Magics):
     """``%triton_step``."""
+
+    def __init__(self, shell: InteractiveShell | None = None, **options: Any) -> None:
+        super().__init__(shell, **options)
+        if shell is not None:
+            # IPython leaves HTML out of help, unless `enable_html_pager`.
+            hooks = shell.inspector.mime_hooks
+            hooks["text/markdown"] = partial(_help, hooks.get("text/markdown"))
 
     @staticmethod
     def completions(_magic: str, _shell: InteractiveShell) -> list[str]:
@@ -73,6 +83,14 @@ class StepMagics(Magics):
 StepMagics.triton_step.__doc__ += "\nThe steps:\n\n" + "\n".join(
     f"    {name:16}{declaration(name).sentence}" for name in STEPS
 )
+
+
+def _help(before: Callable[[Any], str | None] | None, asked: Any) -> str | None:
+    """Return the help of ``%triton_step?`` for a page, with pictures; of others what was there before."""
+    if getattr(asked.obj, "__func__", None) is StepMagics.triton_step:
+        help_text, _, _ = (asked.obj.__doc__ or "").partition("\nThe steps:")
+        return f"<pre>{escape(help_text)}</pre>\n\n{STEPS._repr_html_()}"
+    return None if before is None else before(asked)
 
 
 def _value(text: str) -> object:

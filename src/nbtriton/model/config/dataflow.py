@@ -38,7 +38,12 @@ class _Line:
 
 
 def parse_dataflow(
-    text: str, *, name: str, models: Mapping[str, ModelConfig], outputs: Sequence[str] = ()
+    text: str,
+    *,
+    name: str,
+    models: Mapping[str, ModelConfig],
+    outputs: Sequence[str] = (),
+    steps: Iterable[str] = (),
 ) -> ModelConfig:
     """Write the configuration of an ensemble from dataflow lines.
 
@@ -53,6 +58,8 @@ def parse_dataflow(
         The final configurations of the models that the lines may call.
     outputs : sequence of str
         Names that are outputs although a line uses them.
+    steps : iterable of str
+        Ready steps that the lines could have named, for the hint at a name that no model has.
 
     Returns
     -------
@@ -66,7 +73,7 @@ def parse_dataflow(
     ConfigError
         With the line of `text` and the nearest known name.
     """
-    lines = [_read_line(node, name, models) for node in _statements(text)]
+    lines = [_read_line(node, name, models, steps) for node in _statements(text)]
     if not lines:
         raise ConfigError(
             f"must specify 'step' for ensemble '{name}'",
@@ -141,9 +148,11 @@ def _fail(node: ast.AST, message: str, hint: str, field: str = "") -> NoReturn:
     )
 
 
-def _read_line(statement: ast.stmt, ensemble: str, models: Mapping[str, ModelConfig]) -> _Line:
+def _read_line(
+    statement: ast.stmt, ensemble: str, models: Mapping[str, ModelConfig], steps: Iterable[str]
+) -> _Line:
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        model = _model_name(statement.value, ensemble, models)
+        model = _model_name(statement.value, ensemble, models, steps)
         listed = ", ".join(output_specs(models[model]))
         _fail(statement, f"the outputs of model {model} need names", f"{model} gives: {listed}")
     if (
@@ -161,7 +170,7 @@ def _read_line(statement: ast.stmt, ensemble: str, models: Mapping[str, ModelCon
             else "write OUT = model(IN=x), or A, B = model(IN=x) for two outputs",
         )
     call = statement.value
-    model = _model_name(call, ensemble, models)
+    model = _model_name(call, ensemble, models, steps)
     inputs = _inputs(call, model, ensemble, models[model])
     names = _target_names(statement.targets[0])
     known = list(output_specs(models[model]))
@@ -185,16 +194,28 @@ def _called(call: ast.Call) -> str:
     return ast.unparse(call.func)
 
 
-def _model_name(call: ast.Call, ensemble: str, models: Mapping[str, ModelConfig]) -> str:
+def _model_name(
+    call: ast.Call, ensemble: str, models: Mapping[str, ModelConfig], steps: Iterable[str]
+) -> str:
     name = _called(call)
     if name not in models:
         _fail(
             call,
             f"ensemble {ensemble} contains models that are not available or ambiguous: {name}",
-            nearest(name, models),
+            _nearest_model(name, models, steps),
             field="ensemble_scheduling.step.model_name",
         )
     return name
+
+
+def _nearest_model(name: str, models: Iterable[str], steps: Iterable[str]) -> str:
+    """Return a hint with the nearest name, which may be that of a step; else the models there are."""
+    known, ready = list(models), set(steps)
+    hint = nearest(name, ready.union(known)) if ready else ""
+    if not hint.startswith("did"):
+        return nearest(name, known)
+    found = hint.split("'")[1]
+    return hint if found in known else f"did you mean the step '{found}'?"
 
 
 def _target_names(target: ast.expr) -> list[str]:
