@@ -14,6 +14,7 @@ import argparse
 import math
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--runs", type=int, default=3, help="profiles of a model, and measurements of a case (3)"
     )
-    parser.add_argument("--only", default="", metavar="MODEL", help="only this model")
+    parser.add_argument("--only", default="", metavar="MODEL", help="only models whose names match")
     parser.add_argument("--interval-ms", type=float, default=None, help="length of a window")
     parser.add_argument("--isolation", default="process", choices=("thread", "process"))
     parser.add_argument(
@@ -142,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.url and not arguments.model:
         parser.error("--url needs --model NAME")
     known = models(arguments.isolation)
-    chosen = [m for m in known if arguments.only in m.name]
+    chosen = [m for m in known if re.search(arguments.only, m.name)]
     if not chosen:
         parser.error(f"no model '{arguments.only}'; there are {', '.join(m.name for m in known)}")
     print(
@@ -236,6 +237,7 @@ def _profiled(make: Callable[[], Profile]) -> Profile:
     now = watch.condition()
     print(
         f"{found.headline}; others took {now.others:.1f} cores, a fixed piece of work {now.speed_us:.0f} us",
+        found.disturbance,
         flush=True,
     )
     return found

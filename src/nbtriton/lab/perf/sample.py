@@ -36,7 +36,8 @@ class Sample:
     sender_s : float
         Processor seconds of the load's own thread; nan if unknown.
     foreign : int
-        Requests of other clients that the models got while the load ran.
+        Requests of other clients that the models got while the load ran. Cancelled requests of a load may be counted
+        after its end: they are missing here (below 0), and are among those of the next one.
     servers : tuple of ServerBreakdown or None
         The server's statistics of each requested model, between the two times.
     """
@@ -128,7 +129,7 @@ def measure_sample(
         cpu_s,
         workers_s,
         sender_s,
-        max(0, foreign),
+        foreign,
         tuple(breakdown(before[name], after[name], name) for name in models),
     )
 

@@ -243,7 +243,7 @@ class _Work:
             shared_interpreter=calibration.shared_interpreter,
             server=options,
             others=others,
-            foreign=calibration.foreign,
+            foreign=max(0, calibration.foreign),
         )
         return calibration.fitted(profile)
 
