@@ -22,7 +22,7 @@ from tests.seeds import SEED
 from tests.until import until
 
 ROOT = Path(__file__).parents[2]
-COUNT = int(os.environ.get("NBTRITON_CASES", "60"))
+COUNT = int(os.environ.get("NBTRITON_CASES", "30"))
 
 # At most this number of models for one tritonserver to start at once.
 LOT = 75

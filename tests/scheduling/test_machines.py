@@ -30,7 +30,7 @@ from tests.scheduling.sequence_oracle import random_settings as random_sequences
 from tests.scheduling.walk import EPISODES, walk
 
 # Fewer steps do not meet every reason.
-STEPS = max(20_000, int(os.environ.get("NBTRITON_WALK_STEPS", "100000")))
+STEPS = max(20_000, int(os.environ.get("NBTRITON_WALK_STEPS", "40000")))
 
 randoms = st.randoms(use_true_random=False)
 

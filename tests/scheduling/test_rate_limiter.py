@@ -23,7 +23,7 @@ from nbtriton.scheduling import (
 from tests.scheduling.limiter_oracle import LimiterPair, needs
 from tests.scheduling.simulator import settings
 
-STEPS = int(os.environ.get("NBTRITON_WALK_STEPS", "100000"))
+STEPS = int(os.environ.get("NBTRITON_WALK_STEPS", "40000"))
 
 
 # -- rules ---------------------------------------------------------------------------------------
