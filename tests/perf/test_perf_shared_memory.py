@@ -14,7 +14,7 @@ pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
-from nbtriton.lab.perf.shared_memory import SharedMemory
+from nbtriton.lab.perf.remote import SharedMemory
 from nbtriton.model.tensors import deserialize_bytes
 from nbtriton.serving.clients.grpc import GrpcClient
 from nbtriton.serving.clients.http import HttpClient

@@ -206,9 +206,7 @@ def _placed(place: Place, requests: Sequence[BackendRequest]) -> list[dict[str, 
 
 
 def _adopted(
-    place: Place,
-    responses: Sequence[Response | None] | None,
-    requests: Sequence[BackendRequest],
+    place: Place, responses: Sequence[Response | None] | None, requests: Sequence[BackendRequest]
 ) -> Sequence[Response | None] | None:
     """Move the outputs of responses to the device's account."""
     if responses is None:

@@ -87,9 +87,7 @@ def read_signature(function: Callable[..., Any], *, single_output: str | None = 
 
 
 def complete_signature(
-    config: ModelConfig,
-    inputs: Mapping[str, TensorSpec],
-    outputs: Mapping[str, TensorSpec],
+    config: ModelConfig, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]
 ) -> ModelConfig:
     """Return the configuration with these tensors added, or checked against configured ones.
 

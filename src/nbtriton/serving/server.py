@@ -52,9 +52,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
 
     @signed(REPOSITORY)
     def load_repository(
-        self,
-        directory: str | Path | Sequence[str | Path],
-        **options: Unpack[RepositorySettings],
+        self, directory: str | Path | Sequence[str | Path], **options: Unpack[RepositorySettings]
     ) -> ModelControl:
         """Load the models of a repository as Triton does; a model that fails does not affect others.
 

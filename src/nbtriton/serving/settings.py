@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 from nbtriton.common import entries
 from nbtriton.common.checks import MAPPING, PATH, SWITCH, Kind, is_whole, optional
 from nbtriton.options.table import Option, table_of
-from nbtriton.options.triton import (
-    BOOLEAN,
-    RESTRICTED_API,
-    RESTRICTED_PROTOCOL,
-    restricted_apis,
-)
+from nbtriton.options.triton import BOOLEAN, RESTRICTED_API, RESTRICTED_PROTOCOL, restricted_apis
 from nbtriton.options.triton import PORT as NUMBER
 
 if TYPE_CHECKING:

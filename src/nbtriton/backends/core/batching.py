@@ -272,11 +272,7 @@ def _check_rows(outputs: Mapping[str, Array], rows: int, layout: Layout, model: 
 
 
 def _scatter_by_input(
-    requests: Sequence[BackendRequest],
-    name: str,
-    array: Array,
-    scattered: BatchOutput,
-    model: str,
+    requests: Sequence[BackendRequest], name: str, array: Array, scattered: BatchOutput, model: str
 ) -> list[Array]:
     """Cut an output's elements, in order, into parts of the shapes in the source inputs."""
     shapes = [scattered.part(shape) for shape in _source_shapes(requests, scattered.source)]

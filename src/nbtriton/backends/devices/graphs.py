@@ -74,9 +74,7 @@ class Graphs:
         self._warned = False
 
     def find(
-        self,
-        call: Callable[[Mapping[str, Array]], Any],
-        inputs: Mapping[str, Array],
+        self, call: Callable[[Mapping[str, Array]], Any], inputs: Mapping[str, Array]
     ) -> Captured | None:
         """Return the graph of a call for inputs of these shapes; None if there can be none.
 
@@ -102,9 +100,7 @@ class Graphs:
                 one.graph.close()
 
     def _capture(
-        self,
-        call: Callable[[Mapping[str, Array]], Any],
-        inputs: Mapping[str, Array],
+        self, call: Callable[[Mapping[str, Array]], Any], inputs: Mapping[str, Array]
     ) -> Captured | None:
         """Return the graph of a call; None, with one warning, if it cannot be captured.
 

@@ -137,8 +137,7 @@ def parse_simulated(text: str) -> SimulatedGPUs:
         name, _, value = setting.partition("=")
         if name not in known:
             raise InvalidArgumentError(
-                f"a simulated GPU has no setting '{name}'",
-                hint=nearest(name, known),
+                f"a simulated GPU has no setting '{name}'", hint=nearest(name, known)
             )
         try:
             found[name] = float(value)

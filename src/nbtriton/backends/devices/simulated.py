@@ -334,11 +334,7 @@ class SimulatedDevice(Device):
     simulated = True
 
     def __init__(
-        self,
-        index: int,
-        settings: SimulatedGPUs,
-        ledger: CopyLedger,
-        clock: Clock | None = None,
+        self, index: int, settings: SimulatedGPUs, ledger: CopyLedger, clock: Clock | None = None
     ) -> None:
         self.index = index
         self.name = f"simulated GPU {index}"
@@ -547,11 +543,7 @@ class SimulatedDevice(Device):
             duration = self.settings.compute_ns(operation, clock.now_ns() - began)
             # The device began together with the host, not after it.
             stream.launch(
-                _COMPUTE,
-                [array.allocation.access for array in reads],
-                (),
-                lambda: duration,
-                began,
+                _COMPUTE, [array.allocation.access for array in reads], (), lambda: duration, began
             )
             self.ledger.computed(owner, self.name, operation, duration, simulated=True)
 

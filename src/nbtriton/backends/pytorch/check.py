@@ -22,14 +22,7 @@ from nbtriton.model.config import (
     state_inputs,
     state_outputs,
 )
-from nbtriton.model.tensors import (
-    Array,
-    copy_of,
-    format_shape,
-    kind_of,
-    shape_of,
-    to_torch,
-)
+from nbtriton.model.tensors import Array, copy_of, format_shape, kind_of, shape_of, to_torch
 
 _SINGLE_OUTPUT = "OUTPUT__0"
 
@@ -92,9 +85,7 @@ def _from_example(name: str, config: ModelConfig, modules: Modules, example: obj
             )
     # The configuration wins; complete_signature refuses contradictions.
     return complete_signature(
-        config,
-        {} if config.input else specs_in,
-        {} if config.output else specs_out,
+        config, {} if config.input else specs_in, {} if config.output else specs_out
     )
 
 

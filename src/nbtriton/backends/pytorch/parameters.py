@@ -12,11 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nbtriton.backends.parameters import (
-    boolean_parameter,
-    integer_value,
-    text_parameter,
-)
+from nbtriton.backends.parameters import boolean_parameter, integer_value, text_parameter
 from nbtriton.common.errors import InternalError
 from nbtriton.model.config import ModelConfig
 

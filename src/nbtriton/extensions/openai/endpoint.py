@@ -24,13 +24,7 @@ from nbtriton.extensions.openai.requests import (
     read_chat,
     read_completion,
 )
-from nbtriton.extensions.openai.tensors import (
-    Usage,
-    inputs_of,
-    is_text_model,
-    text_of,
-    usage_of,
-)
+from nbtriton.extensions.openai.tensors import Usage, inputs_of, is_text_model, text_of, usage_of
 from nbtriton.options import triton as kinds
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.flags import flag

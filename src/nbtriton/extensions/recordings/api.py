@@ -31,13 +31,7 @@ from nbtriton.lab.perf.remote import RemoteServer, Target
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import environment_of, open_target, place_of
 from nbtriton.lab.perf.settings import SWEEP
-from nbtriton.lab.perf.sweep import (
-    Configuration,
-    Configurator,
-    SweepPlan,
-    combinations,
-    model_tree,
-)
+from nbtriton.lab.perf.sweep import Configuration, Configurator, SweepPlan, combinations, model_tree
 from nbtriton.lab.perf.windows import StabilityRule
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.prediction import judged, profile_under

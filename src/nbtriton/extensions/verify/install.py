@@ -30,11 +30,7 @@ from nbtriton.common.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from nbtriton.extensions.verify.reference import (
-    Reference,
-    default_directory,
-    environment_with,
-)
+from nbtriton.extensions.verify.reference import Reference, default_directory, environment_with
 from nbtriton.serving.clients.http import HttpClient
 
 SERVER_WHEEL = "nvidia-pytriton==0.7.0"

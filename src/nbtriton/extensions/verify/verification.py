@@ -18,12 +18,7 @@ from nbtriton.drawing.numbers import counted
 from nbtriton.drawing.table import TableView
 from nbtriton.extensions.verify.find_server import RealServer, find_server
 from nbtriton.extensions.verify.traffic import BothServers, Difference, Inputs, Traffic
-from nbtriton.model.config import (
-    ModelConfig,
-    format_pbtxt,
-    parse_pbtxt,
-    to_reported_dict,
-)
+from nbtriton.model.config import ModelConfig, format_pbtxt, parse_pbtxt, to_reported_dict
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.clients.http import HttpClient
 from nbtriton.serving.repository.control import ModelControl

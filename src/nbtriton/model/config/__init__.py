@@ -9,6 +9,7 @@ from __future__ import annotations
 from nbtriton.model.config._proto import ModelConfig, enum_name
 from nbtriton.model.config.convert import (
     Dumpable,
+    ReadyModel,
     amend,
     as_config,
     complete_from,
@@ -49,7 +50,6 @@ from nbtriton.model.config.own_parameters import (
     without_stand_in,
 )
 from nbtriton.model.config.pbtxt import format_pbtxt, looks_like_pbtxt, parse_pbtxt
-from nbtriton.model.config.ready import ReadyModel
 from nbtriton.model.config.signature import (
     TensorSpec,
     all_input_specs,

@@ -16,11 +16,7 @@ from nbtriton.backends.python.api.metrics import MetricKind, family_of
 from nbtriton.common.errors import EngineStoppedError, InternalError, TritonError
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
-from nbtriton.runtime.workers.core.codec import (
-    decode_response,
-    decode_tensors,
-    encode_response,
-)
+from nbtriton.runtime.workers.core.codec import decode_response, decode_tensors, encode_response
 from nbtriton.runtime.workers.core.memory import Outgoing, Place
 from nbtriton.runtime.workers.core.packing import Packer
 from nbtriton.runtime.workers.protocol import encode_error, failure

@@ -96,10 +96,7 @@ class HttpClient(base.Client[EncodedRequest]):
             described.append(
                 {"name": tensor, "datatype": datatype, "shape": [*shape], "parameters": parameters}
             )
-        document: dict[str, Any] = {
-            "inputs": described,
-            "parameters": {"binary_data_output": True},
-        }
+        document: dict[str, Any] = {"inputs": described, "parameters": {"binary_data_output": True}}
         if isinstance(outputs, Mapping):
             document["outputs"] = [
                 {"name": output, "parameters": place.parameters}

@@ -126,10 +126,7 @@ def _set_up(
         "load_threads": max(1, arguments.load_threads),
         "load_retries": max(0, arguments.load_retries),
     }
-    control = server.load_repository(
-        directories,
-        **settings,
-    )
+    control = server.load_repository(directories, **settings)
     _log.info("\n%s", model_table(control.index()))
     return control.startup_error
 

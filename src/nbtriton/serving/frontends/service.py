@@ -216,11 +216,7 @@ class Service:
 
     def metadata(self) -> dict[str, Any]:
         """Return Triton's server metadata."""
-        return {
-            "name": self.name,
-            "version": PROTOCOL_VERSION,
-            "extensions": list(EXTENSIONS),
-        }
+        return {"name": self.name, "version": PROTOCOL_VERSION, "extensions": list(EXTENSIONS)}
 
     def is_live(self) -> bool:
         """Return True unless the server's set-up failed.

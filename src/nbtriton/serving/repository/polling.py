@@ -27,12 +27,7 @@ from nbtriton.common.errors import (
     NotFoundError,
     TritonError,
 )
-from nbtriton.model.config import (
-    ModelConfig,
-    as_config,
-    equal_but_for_instances,
-    is_ensemble,
-)
+from nbtriton.model.config import ModelConfig, as_config, equal_but_for_instances, is_ensemble
 from nbtriton.runtime.engine.core.dispatch import versions_to_keep
 from nbtriton.runtime.engine.lifecycle.loading import CODE_TEXTS
 from nbtriton.runtime.engine.lifecycle.model_builder import latest_mtime_ns
@@ -218,9 +213,7 @@ def composing_models(config: ModelConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
-def by_dependency(
-    ensembles: Mapping[str, ModelConfig],
-) -> tuple[list[str], dict[str, ConfigError]]:
+def by_dependency(ensembles: Mapping[str, ModelConfig]) -> tuple[list[str], dict[str, ConfigError]]:
     """Order ensembles after their composing ensembles; return errors for ensembles in a cycle."""
     graph = {
         name: {member for member in composing_models(config) if member in ensembles}

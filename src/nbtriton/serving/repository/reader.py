@@ -18,13 +18,7 @@ from nbtriton.common.errors import (
     UnsupportedError,
     nearest,
 )
-from nbtriton.model.config import (
-    ModelConfig,
-    normalize,
-    parse_pbtxt,
-    validate,
-    validate_io,
-)
+from nbtriton.model.config import ModelConfig, normalize, parse_pbtxt, validate, validate_io
 
 _KNOWN = ("checksum",)
 

@@ -205,10 +205,7 @@ def execute(request: ModelCall, decoupled: bool) -> InferenceResponse | Response
         return _respond(result, result.parameters, request._preferred_memory)
     try:
         response = server.call(
-            request._model_name,
-            request._model_version,
-            _inputs(request),
-            request._options,
+            request._model_name, request._model_version, _inputs(request), request._options
         )
     except EngineError as error:
         return _failed(_refusal_text(server, request, error))

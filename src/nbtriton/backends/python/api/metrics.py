@@ -139,8 +139,7 @@ class MetricFamily:
         family = family_of(server, as_text(name), as_text(description), kind)
         if family.kind != kind:
             raise _failed(
-                "Error when creating MetricFamily",
-                "Family name already exists with different type",
+                "Error when creating MetricFamily", "Family name already exists with different type"
             )
         self._family = family
 

@@ -208,10 +208,7 @@ class PythonInstance(BackendInstance):
         return outcome.value
 
     def _finish(
-        self,
-        requests: tuple[BackendRequest, ...],
-        received: list[ReceivedRequest],
-        result: object,
+        self, requests: tuple[BackendRequest, ...], received: list[ReceivedRequest], result: object
     ) -> list[Response | None]:
         responses: list[Response | None] = []
         foreign: list[Array] = []
@@ -270,10 +267,7 @@ class PythonInstance(BackendInstance):
         return result
 
     def _finish_decoupled(
-        self,
-        requests: tuple[BackendRequest, ...],
-        received: list[ReceivedRequest],
-        result: object,
+        self, requests: tuple[BackendRequest, ...], received: list[ReceivedRequest], result: object
     ) -> None:
         if result is not None and not all(request.is_answered() for request in requests):
             raise self._error(

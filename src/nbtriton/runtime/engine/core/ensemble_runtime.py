@@ -588,11 +588,7 @@ class EnsembleRuntime(EnsembleOwner):
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        version: int,
-        resolve: Resolve,
-        directory: Path | None = None,
+        self, config: ModelConfig, version: int, resolve: Resolve, directory: Path | None = None
     ) -> None:
         super().__init__(config, version)
         self.directory = directory

@@ -135,11 +135,7 @@ class CallbackSink(ResponseSink):
 
     __slots__ = ("_join_batch", "_on_response")
 
-    def __init__(
-        self,
-        on_response: ResponseCallback,
-        join_batch: JoinBatch | None = None,
-    ) -> None:
+    def __init__(self, on_response: ResponseCallback, join_batch: JoinBatch | None = None) -> None:
         self._on_response = on_response
         self._join_batch = join_batch
 

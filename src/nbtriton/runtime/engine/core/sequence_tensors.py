@@ -18,13 +18,7 @@ from nbtriton.backends.base import Response
 from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.model.config import ModelConfig, enum_name
-from nbtriton.model.tensors import (
-    Array,
-    deserialize_bytes,
-    kind_of,
-    numpy_dtype,
-    to_protocol,
-)
+from nbtriton.model.tensors import Array, deserialize_bytes, kind_of, numpy_dtype, to_protocol
 from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, RunBatch
 

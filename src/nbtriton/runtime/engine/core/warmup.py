@@ -34,11 +34,7 @@ class _Sample(InferenceRequest):
 
     def __init__(self, admitted: InferenceRequest, inputs: dict[str, Array]) -> None:
         super().__init__(
-            admitted.runtime,
-            inputs,
-            admitted.requested_outputs,
-            admitted.batch_size,
-            admitted.kind,
+            admitted.runtime, inputs, admitted.requested_outputs, admitted.batch_size, admitted.kind
         )
         self.errors: list[str] = []
         self.ended = threading.Event()

@@ -170,9 +170,7 @@ def resolve_instances(config: ModelConfig, backend: Backend, gpus: Sequence[int]
         An instance group is wrong.
     """
     config = normalize_instance_groups(
-        config,
-        gpus=gpus,
-        default_kind="KIND_GPU" if gpus and backend.prefers_gpu() else "KIND_CPU",
+        config, gpus=gpus, default_kind="KIND_GPU" if gpus and backend.prefers_gpu() else "KIND_CPU"
     )
     validate_instance_groups(config, gpus=gpus)
     return config

@@ -274,11 +274,7 @@ class Connection:
         return answer[0]
 
     def _converse(
-        self,
-        number: int,
-        message: tuple[Any, ...],
-        behind: bytes,
-        timeout_s: float | None = None,
+        self, number: int, message: tuple[Any, ...], behind: bytes, timeout_s: float | None = None
     ) -> tuple[tuple[Any, ...], memoryview]:
         """Send a message, answer the worker's questions until it replies, and return the reply."""
         lane = self._lane

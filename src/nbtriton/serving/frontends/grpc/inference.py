@@ -126,10 +126,7 @@ class GrpcInference:
         return put
 
     def _read_new(
-        self,
-        parsed: tuple[Any, Sequence[Contents]],
-        memory: SharedMemory | ShortReads,
-        unary: bool,
+        self, parsed: tuple[Any, Sequence[Contents]], memory: SharedMemory | ShortReads, unary: bool
     ) -> tuple[Any, _Read]:
         request, contents = parsed
         version = read_version(request.model_version)
@@ -158,10 +155,7 @@ class GrpcInference:
         return signature
 
     def put(
-        self,
-        waiting: _Waiting,
-        read_ns: tuple[int, int],
-        metadata: Sequence[tuple[str, Any]],
+        self, waiting: _Waiting, read_ns: tuple[int, int], metadata: Sequence[tuple[str, Any]]
     ) -> None:
         """Add a request to the next `submit`; `read_ns` has the start of the wait for it, and its arrival."""
         tracing = self.service.trace

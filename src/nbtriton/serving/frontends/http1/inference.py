@@ -10,11 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nbtriton.common.errors import (
-    InvalidArgumentError,
-    TritonError,
-    UnsupportedError,
-)
+from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.buffers import DecompressionError, Decompressor, OversizeError
 from nbtriton.serving.frontends.http1.response import (

@@ -78,11 +78,7 @@ def response_head(
     connection: bytes,
 ) -> bytes:
     """Return status line and header fields; `connection` is the field's value, empty for no field."""
-    fields = (
-        (b"Content-Type", content_type),
-        (b"Content-Length", b"%d" % size),
-        *headers,
-    )
+    fields = ((b"Content-Type", content_type), (b"Content-Length", b"%d" % size), *headers)
     return _head(status, fields, connection)
 
 

@@ -19,13 +19,7 @@ from nbtriton.serving.frontends.kserve.wire import DTYPES, WireInput, arrays_of
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.model.tensors import Array
-    from nbtriton.runtime.engine import (
-        InferenceRequest,
-        JoinBatch,
-        ModelSignature,
-        Server,
-        Trace,
-    )
+    from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature, Server, Trace
     from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
 
 T = TypeVar("T")

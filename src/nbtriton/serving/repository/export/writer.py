@@ -10,27 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Unpack
 
-from nbtriton.common.checks import (
-    DIRECTORY,
-    NAMES,
-    absolute,
-    check,
-    optional,
-)
-from nbtriton.common.errors import (
-    AlreadyExistsError,
-    InvalidArgumentError,
-    NotFoundError,
-    nearest,
-)
+from nbtriton.common.checks import DIRECTORY, NAMES, absolute, check, optional
+from nbtriton.common.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, nearest
 from nbtriton.drawing.table import TableView
 from nbtriton.options.repository import COPY, CopySettings
 from nbtriton.options.table import read_settings
 from nbtriton.runtime.engine import Server
-from nbtriton.serving.repository.export.model_writer import (
-    ExportedModel,
-    ModelWriter,
-)
+from nbtriton.serving.repository.export.model_writer import ExportedModel, ModelWriter
 from nbtriton.serving.repository.export.modelfile import check_carry
 from nbtriton.serving.repository.reader import is_folder_name
 
