@@ -24,6 +24,8 @@ _UNITS = (
     ("_s", "s"),
 )
 _MS_FROM_US = 1000.0
+# Numbers from the first to the second have three decimals.
+_LEAST, _SHORT = 0.0005, 0.1
 # Sentences are broken into lines; a column of them is this wide.
 SENTENCE_EM = 14
 _SENTENCE = 30  # characters
@@ -109,7 +111,7 @@ def table_html(
     columns : sequence of str or Column
         A string is read by `Column.of`: ``"p99_ms"`` is headed ``p99`` with the unit ``ms``.
     rows : sequence of sequences
-        The cells. Whole numbers are written exactly, others with three significant digits.
+        The cells. Whole numbers are written exactly, others with three significant digits or decimals.
     caption : str, optional
         Written above the table.
     font_px : float, optional
@@ -241,7 +243,9 @@ def _cell(value: object) -> str:
         return str(value)
     if hasattr(value, "__index__"):
         return count(int(value))
-    return measure(float(value))  # type: ignore[arg-type]
+    number = float(value)  # type: ignore[arg-type]
+    # Beside numbers of its column a third decimal is enough.
+    return f"{number:.3f}" if _LEAST <= abs(number) < _SHORT else measure(number)
 
 
 def _align(right: bool) -> str:

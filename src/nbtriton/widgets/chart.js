@@ -162,13 +162,14 @@ function enliven(root, ask) {
     const frame = /** @type {HTMLElement} */ (svg.parentElement);
     frame.classList.add("nbt-frame");
     frame.append(tip);
-    // On the side that has more room, below the pointer's line.
-    const [, top] = numbers(panel, "data-box");
+    // On the side that has more room, and at the end of the panel that is farther from the point.
+    const [, top, , bottom] = numbers(panel, "data-box");
+    const [, y] = numbers(point, "data-at");
     const middle = x + moved(point);
-    const wide = tip.offsetWidth;
+    const { offsetWidth: wide, offsetHeight: high } = tip;
     const left = middle < svg.getBoundingClientRect().width / 2 ? middle + 14 : middle - 14 - wide;
     tip.style.left = `${Math.max(0, Math.min(left, frame.clientWidth - wide))}px`;
-    tip.style.top = `${(top || numbers(point, "data-at")[1]) + 2}px`;
+    tip.style.top = `${y < (top + bottom) / 2 ? bottom - high - 2 : top + 2}px`;
   };
   /** How far the other axis moves a point to the right. @param {Element} point */
   const moved = (point) => Number(/** @type {SVGElement} */ (point).dataset.moved ?? 0);
