@@ -152,3 +152,30 @@ def test_a_limit_that_is_no_number_is_refused(server, counting, text):
     with pytest.raises(ConfigError, match="MAX_UNREAD_RESPONSES") as caught:
         server.load(CONFIG % text, counting, name="bad")
     assert "whole number" in caught.value.hint
+
+
+IN_A_WORKER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for number in range(20):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.mark.slow
+def test_an_unread_stream_of_a_worker_holds_no_other(tmp_path):
+    (tmp_path / "model.py").write_text(IN_A_WORKER)
+    isolated = 'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }'
+    with nt.Server() as server:
+        server.load(CONFIG % 3 + isolated, tmp_path / "model.py", name="count")
+        unread = server.stream("count", {"IN": np.array([0])})
+        next(unread)
+        assert len(list(server.stream("count", {"IN": np.array([0])}))) == COUNT
+        assert len(list(unread)) == COUNT - 1

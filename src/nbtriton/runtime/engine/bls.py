@@ -132,7 +132,7 @@ class ModelServer:
 
     def max_unread_responses(self, name: str, version: int = -1) -> int:
         """Return how many responses of a request may wait for their reader; 0 for any number."""
-        return self._engine.inspection.signature(name, version).max_unread_responses
+        return self._engine.inspection.max_unread_responses(name, version)
 
     def load_model(
         self, name: str, config: str = "", files: Mapping[str, bytes] | None = None

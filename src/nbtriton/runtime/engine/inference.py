@@ -383,5 +383,5 @@ class InferenceCalls:
         )  # fmt: skip
         return ResponseStream(
             partial(self.engine.dispatcher.submit, model, version, inputs, options),
-            lambda: self.engine.inspection.signature(model, version).max_unread_responses,
+            lambda: self.engine.inspection.max_unread_responses(model, version),
         )

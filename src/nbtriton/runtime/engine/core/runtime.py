@@ -29,7 +29,6 @@ from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
     input_specs,
-    max_unread_responses,
     output_specs,
     reads_only,
 )
@@ -227,7 +226,6 @@ class ModelSignature:
         self.max_batch_size: int = config.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
         self.reads_only = reads_only(config)
-        self.max_unread_responses = max_unread_responses(config)
         self.inputs = input_specs(config)
         self.outputs = output_specs(config)
         self._rules = {name: _InputRule(spec) for name, spec in self.inputs.items()}

@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 from nbtriton.backends.devices.device_set import DeviceSet
 from nbtriton.common.checks import Kind, check, is_number, optional, whole
 from nbtriton.common.errors import NotFoundError, TritonError, UnavailableError, nearest
-from nbtriton.model.config import ModelConfig, all_input_specs, all_output_specs, enum_name
+from nbtriton.model.config import (
+    ModelConfig,
+    all_input_specs,
+    all_output_specs,
+    enum_name,
+    max_unread_responses,
+)
 from nbtriton.runtime.engine.core.dispatch import (
     Registry,
     checked_name,
@@ -235,6 +241,16 @@ class Inspection:
     def signature(self, name: str, version: int = -1) -> ModelSignature:
         """Return the signature of a version: by which the endpoints read requests."""
         return self._registry.resolve(name, version).signature
+
+    def max_unread_responses(self, name: str, version: int = -1) -> int:
+        """Return how many responses of a request may be unread when the model goes on; 0 for any number.
+
+        Of a model in a process one thread takes the responses to all requests, and may not wait for one reader.
+        """
+        runtime = self._registry.resolve(name, version)
+        if isinstance(runtime, ModelRuntime) and runtime.backend.isolation == "process":
+            return 0
+        return max_unread_responses(runtime.config)
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a copy of the completed configuration of a version."""
