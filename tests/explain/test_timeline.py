@@ -94,6 +94,35 @@ def test_the_steps_of_an_ensemble_follow_its_request(server, tmp_path):
     assert "m_0 " in view.save(tmp_path / "t.txt").read_text()
 
 
+def test_the_models_that_a_model_calls_are_beneath_it(server):
+    import triton_python_backend_utils as pb_utils
+
+    class Calls:
+        def execute(self, requests):
+            tensor = pb_utils.get_input_tensor_by_name(requests[0], "IN")
+            inner = pb_utils.InferenceRequest(
+                model_name="m", requested_output_names=["OUT"], inputs=[tensor]
+            )
+            return [pb_utils.InferenceResponse(inner.exec().output_tensors())]
+
+    server.load(echo(), Calls, name="calls")
+    server.infer("m", {"IN": ones()})
+    assert [each.name for each in nt.timeline(server, "m").timeline.models] == ["m"]
+    for _ in range(3):
+        server.infer("calls", {"IN": ones()})
+    view = nt.timeline(server, "calls")
+    assert [(each.name, len(each.bars)) for each in view.timeline.models] == [
+        ("calls", 3),
+        ("m", 4),
+    ]
+    begun, called = view.timeline.models
+    for outer, inner in zip(begun.bars, called.bars[1:], strict=True):
+        assert outer.begin_ms < inner.begin_ms < inner.end_ms < outer.end_ms
+    assert (
+        len([e for e in view.trace()["traceEvents"] if e["ph"] == "s" and e["cat"] == "step"]) == 3
+    )
+
+
 def test_a_span_cuts_the_picture_and_not_the_trace(server):
     for _ in range(50):
         server.infer("m", {"IN": ones()})

@@ -15,6 +15,7 @@ from nbtriton.drawing.timeline import Bar, Mark, Pattern, Span, Strip, TimelineL
 from nbtriton.lab.explain.findings import had_idle_instance
 from nbtriton.lab.explain.parts import children_of, inside_sentence
 from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
+from nbtriton.lab.explain.traffic import calls_between, records_of
 from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.scheduling import REASONS
@@ -242,7 +243,7 @@ class Timeline:
 
 
 def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Timeline:
-    """Read the last milliseconds of a model, or of an ensemble with its steps, from the recorder.
+    """Read the last milliseconds of a model and of those that it calls, or of an ensemble with its steps, from the recorder.
 
     Parameters
     ----------
@@ -265,12 +266,13 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
         raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
     in_flight = server.in_flight()
+    called = calls_between(records_of(server))
     records = tuple(
         ModelRecords(
             model, server.requests(model), server.batches(model), instances,
             [request for request in in_flight if request.model == model],
         )
-        for model, instances in _pipeline(server, name).items()
+        for model, instances in _pipeline(server, name, called).items()
     )  # fmt: skip
     configs = {model.name: server.config(model.name) for model in server.models()}
     begin, end = _stretch(records, span_ms, monotonic_ns())
@@ -353,8 +355,10 @@ def read_newest_batches(server: Server, model: str) -> Timeline | None:
     return replace(whole, models=(lanes,))
 
 
-def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:
-    """Return a model and the models of its steps in their order, with the names of their instances."""
+def _pipeline(
+    server: Server, name: str, calls: Iterable[tuple[str, str]] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Return a model, the models of its steps in their order, and those that it calls, with the names of their instances."""
     loaded = {
         model.name: tuple(instance.name for instance in model.instances)
         for model in server.models()
@@ -368,6 +372,7 @@ def _pipeline(server: Server, name: str) -> dict[str, tuple[str, ...]]:
         pipeline[model] = loaded.get(model, ())
         if model in loaded:
             front += [step.model_name for step in server.config(model).ensemble_scheduling.step]
+        front += [callee for caller, callee in calls if caller == model]
     return pipeline
 
 

@@ -123,12 +123,12 @@ class PipelineTraffic:
 def read_traffic(server: Server, name: str) -> PipelineTraffic:
     """Read the records of a model and of all models that its requests led to."""
     try:
-        records = _records(server)
+        records = records_of(server)
     except UnavailableError as error:
         return PipelineTraffic(error.message)
     top = [request for request in records.get(name, ()) if not request.status][-_REQUESTS:]
     errors = {model: _errors(requests) for model, requests in records.items()}
-    calls = _calls(records)
+    calls = calls_between(records)
     in_flight, now_ns = server.in_flight(), monotonic_ns()
     inside = inside_sentence(name, in_flight, now_ns)
     if not top:
@@ -173,7 +173,8 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
     )
 
 
-def _records(server: Server) -> dict[str, Sequence[RequestRecord]]:
+def records_of(server: Server) -> dict[str, Sequence[RequestRecord]]:
+    """Return what the recorder has of each loaded model, in the order of its requests."""
     records: dict[str, Sequence[RequestRecord]] = {}
     for model in dict.fromkeys(model.name for model in server.models()):
         with suppress(NotFoundError):  # not yet recorded
@@ -190,8 +191,10 @@ def _errors(requests: Iterable[RequestRecord]) -> tuple[str, ...]:
 _CallTimes = list[tuple[int, int]]
 
 
-def _calls(records: Mapping[str, Sequence[RequestRecord]]) -> dict[tuple[str, str], _CallTimes]:
-    """Return the calls of models by models, without the steps of ensembles."""
+def calls_between(
+    records: Mapping[str, Sequence[RequestRecord]],
+) -> dict[tuple[str, str], _CallTimes]:
+    """Return the calls of models by models (BLS) by caller and callee, without the steps of ensembles."""
     callers = {
         request.batch.requests[0]: (model, len(request.batch.requests))
         for model, requests in records.items()
