@@ -14,6 +14,7 @@ from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.recordings.options import REPLAY
 from nbtriton.extensions.remote.options import REMOTE
 from nbtriton.extensions.tuning.options import TUNE
+from nbtriton.extensions.twin.options import TWIN
 from nbtriton.lab.perf.settings import DATA, LOAD, PERF
 from nbtriton.lab.simulate.prediction import _PLACE
 from nbtriton.lab.simulate.settings import PROFILE
@@ -77,7 +78,7 @@ WHATIF = {name: one for name, one in PERF.items() if name not in _PLACE}
         (nt.Server, SERVER), (nt.server, SERVER), (nt.Server.set_options, SERVER),
         (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.Server.load_repository, REPOSITORY), (nt.Server.export, EXPORT),
         (nt.perf, PERF), (nt.types.PerfRun, PERF), (nt.compare, PERF), (nt.whatif, WHATIF),
-        (nt.profile, PROFILE), (nt.tune, TUNE), (nt.replay, REPLAY), (nt.remote, REMOTE),
+        (nt.profile, PROFILE), (nt.tune, TUNE), (nt.replay, REPLAY), (nt.remote, REMOTE), (nt.twin, TWIN),
     ],
 )  # fmt: skip
 def test_signature_and_help_of_python_are_those_of_the_table(call, table):
@@ -94,7 +95,7 @@ def test_signature_and_help_of_python_are_those_of_the_table(call, table):
     ("magic", "table"),
     [
         ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_load", REPOSITORY), ("triton_export", EXPORT), ("triton_perf", PERF), ("triton_whatif", WHATIF),
-        ("triton_profile", PROFILE), ("triton_tune", TUNE), ("triton_replay", REPLAY), ("triton_remote", REMOTE),
+        ("triton_profile", PROFILE), ("triton_tune", TUNE), ("triton_replay", REPLAY), ("triton_remote", REMOTE), ("triton_twin", TWIN),
     ],
 )  # fmt: skip
 def test_the_magic_has_the_options_of_the_table(magic, table):

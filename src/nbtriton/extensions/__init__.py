@@ -34,6 +34,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "show": "nbtriton.extensions.show.magics:ShowMagics",
         "steps": "nbtriton.extensions.steps.magics:StepMagics",
         "tuning": "nbtriton.extensions.tuning.magics:TuneMagics",
+        "twin": "nbtriton.extensions.twin.magics:TwinMagics",
     },
     "models": {"steps": "nbtriton.extensions.steps:STEPS"},
     "tracers": {"opentelemetry": "nbtriton.extensions.opentelemetry:SpanExport"},
@@ -51,5 +52,6 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "show": "nbtriton.extensions.show:show",
         "step": "nbtriton.extensions.steps:step",
         "tune": "nbtriton.extensions.tuning.tuning:tune",
+        "twin": "nbtriton.extensions.twin:twin",
     },
 }

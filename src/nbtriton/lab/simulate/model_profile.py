@@ -436,7 +436,7 @@ class Profile:
         return words + (", interrupted" if self.interrupted else "")
 
     def __repr__(self) -> str:
-        return f"<Profile {self.headline}>"
+        return f"<{type(self).__name__} {self.headline}>"
 
     def _rows(self) -> list[dict[str, Any]]:
         return [

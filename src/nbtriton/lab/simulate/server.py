@@ -381,7 +381,9 @@ def _beyond(name: str, model: Model, measured: ModelProfile) -> list[str]:
             f"{DOUBTFUL}: batches of up to {model.largest} rows were formed for '{name}', and "
             f"the profile measured {rows[0]} to {rows[-1]}"
         )
-    if model.highest_level > levels[-1] + 0.5 and (model.contends or levels[-1] == 1):
+    # A machine elsewhere is not known beyond what was seen of it.
+    unknown = model.contends or levels[-1] == 1 or measured.place == "remote"
+    if model.highest_level > levels[-1] + 0.5 and unknown:
         sentences.append(
             f"{DOUBTFUL}: up to {model.highest_level:.0f} executions of '{name}' shared the "
             f"machine, and the profile measured {levels[0]} to {levels[-1]} at once"

@@ -1,0 +1,51 @@
+"""The magic that makes a simulated copy of a running Triton."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
+
+from nbtriton.extensions.twin.options import TWIN
+from nbtriton.magics.common import arguments, magic
+from nbtriton.options.reading import unquoted
+from nbtriton.serving.server import server
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+@magics_class
+class TwinMagics(Magics):
+    """``%triton_twin``."""
+
+    @magic()
+    @argument(
+        "url", type=unquoted, metavar="URL", help="host:port of the server; http:// or grpc:// may be in front"
+    )  # fmt: skip
+    @argument("--model", type=unquoted, help="what predictions are about (that with the most requests)")  # fmt: skip
+    @argument("--load", action="store_true", help="load stand-ins of its models, for which the server needs --stand-in on")  # fmt: skip
+    @arguments(tuple(TWIN.values()))
+    def triton_twin(self, options: Namespace) -> Any:
+        """Make a simulated copy of a running Triton from its configurations and its statistics.
+
+        Its models get no request, unless ``--measure-s`` asks for it. The copy is a profile: what-if and tune answer about
+        it, and its ``traffic`` is a table. With ``--load`` its models run here as stand-ins, for all views::
+
+            twin = %triton_twin inference.example:8000
+            %triton_whatif bert --profile twin --request-rate 800 --instances 1,2
+            %triton_server --stand-in on
+            twin = %triton_twin inference.example:8000 --load
+            %triton_tune bert --profile twin --p99 20ms
+        """
+        from nbtriton.extensions.twin.look import twin
+        from nbtriton.magics.live import LiveRun
+
+        given = vars(options)
+        url, load = given.pop("url"), given.pop("load")
+        run = LiveRun.begin(self.shell, url, given)
+        found = run.of(lambda: twin(url, **given))
+        if load:
+            found.stand_ins(server())
+        return found

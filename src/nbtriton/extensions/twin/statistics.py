@@ -1,0 +1,163 @@
+"""What cumulative statistics say about a stretch of time: execution times by batch size, and traffic."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+_PHASES = ("compute_input", "compute_infer", "compute_output")
+# Pieces of the stretch from which a variance is estimated; equally likely times of a distribution.
+_LEAST_PIECES = 4
+_QUANTILES = 40
+
+Entry = Mapping[str, Any]  # of Triton's "model_stats"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The execution times of one batch size.
+
+    Attributes
+    ----------
+    executions : int
+    mean_us : float
+    deviation_us : float or None
+        The standard deviation; None where the statistics do not tell.
+    """
+
+    executions: int
+    mean_us: float
+    deviation_us: float | None = None
+
+    def quantiles_us(self) -> tuple[float, ...]:
+        """Return equally likely times, ascending: a log-normal distribution with this mean and deviation."""
+        if not self.deviation_us:
+            return (self.mean_us,)
+        sigma = math.sqrt(math.log1p((self.deviation_us / self.mean_us) ** 2))
+        normal = NormalDist()
+        raw = [math.exp(sigma * normal.inv_cdf((k + 0.5) / _QUANTILES)) for k in range(_QUANTILES)]
+        scale = self.mean_us * _QUANTILES / sum(raw)
+        return tuple(scale * each for each in raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The requests to one model in a stretch of time; times are averages per request.
+
+    Attributes
+    ----------
+    requests, failed : int
+    requests_per_s : float
+    rows : float
+        Of a request.
+    batch_size : float
+        Of an execution, in rows.
+    queue_us, compute_us, request_us : float
+        Of an ensemble, `queue_us` and `compute_us` are 0: its composing models have them.
+    """
+
+    requests: int
+    failed: int
+    requests_per_s: float
+    rows: float
+    batch_size: float
+    queue_us: float
+    compute_us: float
+    request_us: float
+
+
+def latest_entries(document: Mapping[str, Any]) -> dict[str, Entry]:
+    """Return the statistics of each model's highest version."""
+    found: dict[str, Entry] = {}
+    for entry in document["model_stats"]:
+        name = str(entry["name"])
+        if name not in found or int(entry["version"]) > int(found[name]["version"]):
+            found[name] = entry
+    return found
+
+
+def times_of(looks: Sequence[Entry]) -> dict[int, Times]:
+    """Return the execution times of a model by batch size.
+
+    Statistics are sums. Two looks give the mean of the executions between them, and several give the spread: where
+    the means of pieces with n executions differ, a single execution varies by the square root of n as much.
+
+    Parameters
+    ----------
+    looks : sequence of mapping
+        The model's statistics at several times, ascending.
+
+    Returns
+    -------
+    mapping of int to Times
+        Sizes that were not executed meanwhile have their mean since the model was loaded.
+    """
+    pieces: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
+    before = _sums(looks[0])
+    for look in looks[1:]:
+        now = _sums(look)
+        for size, (count, ns) in now.items():
+            was = before.get(size, (0, 0))
+            was = was if was[0] <= count else (0, 0)  # it was loaded again
+            if count > was[0]:
+                pieces[size].append((count - was[0], (ns - was[1]) / (count - was[0]) / 1000))
+        before = now
+    found = {size: Times(count, ns / count / 1000) for size, (count, ns) in before.items() if count}
+    found |= {size: _pooled(parts) for size, parts in pieces.items()}
+    return {size: times for size, times in sorted(found.items()) if times.mean_us > 0}
+
+
+def traffic_of(first: Entry, last: Entry, seconds: float) -> Traffic:
+    """Return the traffic of a model between two looks at its statistics."""
+    if _count(first, "success") > _count(last, "success"):  # it was loaded again
+        first = {}
+    requests = _count(last, "success") - _count(first, "success")
+    executions = int(last["execution_count"]) - int(first.get("execution_count", 0))
+    rows = int(last["inference_count"]) - int(first.get("inference_count", 0))
+
+    def per_request_us(*stages: str) -> float:
+        ns = sum(_ns(last, stage) - _ns(first, stage) for stage in stages)
+        return ns / requests / 1000 if requests else 0.0
+
+    return Traffic(
+        requests,
+        _count(last, "fail") - _count(first, "fail"),
+        requests / seconds,
+        rows / requests if requests else 0.0,
+        rows / executions if executions else 0.0,
+        per_request_us("queue"),
+        per_request_us(*_PHASES),
+        per_request_us("success"),
+    )
+
+
+def _sums(entry: Entry) -> dict[int, tuple[int, int]]:
+    """Return by batch size the number of executions and their nanoseconds."""
+    return {
+        int(batch["batch_size"]): (
+            max(int(batch[phase]["count"]) for phase in _PHASES if phase in batch),
+            sum(int(batch[phase]["ns"]) for phase in _PHASES if phase in batch),
+        )
+        for batch in entry.get("batch_stats", ())
+    }
+
+
+def _pooled(parts: Sequence[tuple[int, float]]) -> Times:
+    count = sum(n for n, _ in parts)
+    mean_us = sum(n * us for n, us in parts) / count
+    if len(parts) < _LEAST_PIECES:
+        return Times(count, mean_us)
+    variance = sum(n * (us - mean_us) ** 2 for n, us in parts) / (len(parts) - 1)
+    return Times(count, mean_us, math.sqrt(variance))
+
+
+def _count(entry: Entry, stage: str) -> int:
+    return int(entry["inference_stats"][stage]["count"]) if entry else 0
+
+
+def _ns(entry: Entry, stage: str) -> int:
+    return int(entry["inference_stats"][stage]["ns"]) if entry else 0

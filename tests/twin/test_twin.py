@@ -1,0 +1,209 @@
+"""A twin of a running server: what its statistics say, and what is made of it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import nbtriton as nt
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from nbtriton.extensions.twin import Twin
+from nbtriton.extensions.twin.statistics import Times, latest_entries, times_of, traffic_of
+from nbtriton.types import Profile
+
+STAND_IN = """
+backend: "tensorrt" max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
+instance_group { kind: KIND_CPU count: 2 }
+parameters { key: "STAND_IN_COST_US" value { string_value: "1:5000, 8:12000" } }
+"""
+ENSEMBLE = """
+platform: "ensemble" max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
+ensemble_scheduling {
+  step { model_name: "slow" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }
+}
+"""
+STREAM = STAND_IN + "model_transaction_policy { decoupled: true }"
+
+
+def entry(batches: dict[int, tuple[int, int]], *, version: int = 1, **stages: tuple[int, int]):
+    """Return an entry of Triton's statistics: executions and nanoseconds by batch size."""
+    executions = sum(count for count, _ in batches.values())
+    rows = sum(size * count for size, (count, _) in batches.items())
+    found = {"success": (rows, 0), "fail": (0, 0), "queue": (rows, 0)} | stages
+    infer = {"compute_infer": (rows, sum(ns for _, ns in batches.values()))}
+    empty = {"compute_input": (rows, 0), "compute_output": (rows, 0)}
+    return {
+        "name": "m",
+        "version": str(version),
+        "execution_count": executions,
+        "inference_count": rows,
+        "inference_stats": {
+            name: {"count": count, "ns": ns}
+            for name, (count, ns) in (found | infer | empty).items()
+        },
+        "batch_stats": [
+            {"batch_size": size, "compute_infer": {"count": count, "ns": ns}}
+            for size, (count, ns) in batches.items()
+        ],
+    }
+
+
+def test_times_are_of_the_stretch_and_of_all_time_where_a_size_was_not_executed():
+    looks = [
+        entry({1: (10, 10_000_000), 4: (5, 20_000_000)}),
+        entry({1: (30, 90_000_000), 4: (5, 20_000_000)}),
+    ]
+    assert times_of(looks) == {1: Times(20, 4000.0), 4: Times(5, 4000.0)}
+
+
+def test_a_model_that_was_loaded_again_counts_from_zero():
+    looks = [entry({1: (100, 100_000_000)}), entry({1: (4, 8_000_000)})]
+    assert times_of(looks) == {1: Times(4, 2000.0)}
+    assert traffic_of(looks[0], looks[1], 2.0).requests_per_s == 2.0
+
+
+def test_the_spread_of_single_executions_follows_from_sums():
+    chance = random.Random(5)
+    looks, count, ns = [], 0, 0
+    for _ in range(200):
+        looks.append(entry({1: (count, ns)}))
+        for _ in range(chance.randrange(1, 40)):
+            count, ns = count + 1, ns + round(chance.gauss(10_000_000, 2_000_000))
+    (times,) = times_of(looks).values()
+    assert times.mean_us == pytest.approx(10_000, rel=0.02)
+    assert times.deviation_us == pytest.approx(2000, rel=0.15)
+    quantiles = times.quantiles_us()
+    assert np.mean(quantiles) == pytest.approx(times.mean_us)
+    assert np.std(quantiles) == pytest.approx(times.deviation_us, rel=0.1)
+
+
+def test_of_several_versions_the_highest_counts():
+    document = {"model_stats": [entry({}, version=9), entry({}, version=10), entry({}, version=2)]}
+    assert latest_entries(document)["m"]["version"] == "10"
+
+
+@pytest.fixture(scope="module")
+def far() -> Iterator[nt.Server]:
+    with nt.Server(stand_in=True, gpus=()) as server:
+        for name in ("slow", "idle"):
+            server.load(STAND_IN, name=name)
+        server.load(ENSEMBLE, name="whole")
+        server.load(STREAM, name="stream")
+        server.serve(http_port=0, grpc_port=None, metrics_port=None)
+        yield server
+
+
+def url_of(server: nt.Server) -> str:
+    (ports,) = server.endpoints
+    return f"127.0.0.1:{ports.http_port}"
+
+
+@contextmanager
+def visited(server: nt.Server, model: str) -> Iterator[None]:
+    """Send requests, one after the other, until the block ends."""
+    over = threading.Event()
+
+    def visit() -> None:
+        while not over.is_set():
+            server.infer(model, {"IN": np.zeros((1, 1), np.float32)})
+
+    caller = threading.Thread(target=visit)
+    caller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        caller.join()
+
+
+@pytest.fixture(scope="module")
+def twin(far: nt.Server) -> Twin:
+    with visited(far, "whole"):
+        return nt.twin(url_of(far), duration_s=1)
+
+
+@pytest.mark.medium
+def test_a_twin_has_the_times_the_traffic_and_the_configurations(far: nt.Server, twin: Twin):
+    assert twin.model == "whole"
+    assert set(twin.models) == {"slow"}
+    assert set(twin.ensembles) == {"whole"}
+    assert {point.at_once for point in twin.models["slow"].points} == {1, 2}
+    assert twin.models["slow"].points[0].mean_us >= 5000
+    traffic = twin.traffic.set_index("model")
+    assert 0 < traffic.requests_per_s["slow"] <= 200
+    assert traffic.batch_size["slow"] == 1.0
+    assert traffic.compute_us["slow"] >= 5000
+    assert traffic.predicted_queue_us["slow"] >= 0
+    assert any("idle, stream" in note or "stream, idle" in note for note in twin.notes)
+    assert twin.config("slow").max_batch_size == 8
+
+
+@pytest.mark.medium
+def test_a_twin_answers_what_if(twin: Twin):
+    report = nt.whatif(twin, "slow", concurrency=[1, 2, 16], batch_size=1)
+    assert [point.outcome for point in report.points[:2]] == ["predicted", "predicted"]
+    one, two, _ = report.frame["infer_per_s"]
+    assert two == pytest.approx(2 * one, rel=0.1)
+    assert report.simulated
+    assert nt.whatif(twin, concurrency=1).points[0].infer_per_s <= one
+
+
+@pytest.mark.medium
+def test_more_instances_than_were_seen_are_beyond_the_twin_unless_it_is_told(
+    far: nt.Server, twin: Twin
+):
+    load = {"concurrency": 4, "instances": 4}
+    (beyond,) = nt.whatif(twin, "slow", **load).points
+    assert beyond.outcome == "beyond the profile"
+    with visited(far, "slow"):
+        told = nt.twin(url_of(far), "slow", duration_s=0.5, at_once=4)
+    (point,) = nt.whatif(told, **load).points
+    assert point.outcome == "predicted"
+    assert any("assumed: 4 executions" in note for note in told.notes)
+
+
+@pytest.mark.medium
+def test_stand_ins_run_here_for_views_and_measurements(twin: Twin):
+    with twin.stand_ins() as server:
+        assert {model.name for model in server.models()} == {"slow", "whole"}
+        found = server.infer("whole", {"IN": np.ones((3, 1), np.float32)})
+        assert found["OUT"].tolist() == [[0.0]] * 3
+        assert nt.status(server).set_index("model").requests["whole"] == 1
+        assert nt.why(server, "slow").requests == 1
+
+
+@pytest.mark.medium
+def test_what_is_saved_is_a_profile(twin: Twin, tmp_path):
+    twin.save(tmp_path / "twin.json")
+    assert Profile.load(tmp_path / "twin.json").models == twin.models
+
+
+@pytest.mark.medium
+def test_a_short_load_measures_what_statistics_do_not_say(far: nt.Server):
+    before = far.statistics("idle")["model_stats"][0]["inference_stats"]["success"]["count"]
+    found = nt.twin(url_of(far), "idle", duration_s=0.1, measure_s=0.3)
+    assert far.statistics("idle")["model_stats"][0]["inference_stats"]["success"]["count"] > before
+    assert found.models["idle"].rows[-1] == 8
+
+
+def test_errors_say_what_is_there():
+    with nt.Server(stand_in=True, gpus=()) as server:
+        server.load(STAND_IN, name="slow")
+        server.serve(http_port=0, grpc_port=None, metrics_port=None)
+        with pytest.raises(NotFoundError, match=r"no model of http://.* has executed anything"):
+            nt.twin(url_of(server), duration_s=0.01)
+        with pytest.raises(NotFoundError, match="has no model 'slwo'; it has slow") as caught:
+            nt.twin(url_of(server), "slwo", duration_s=0.01)
+        assert "slow" in caught.value.hint
+        with pytest.raises(InvalidArgumentError, match="duration_s"):
+            nt.twin(url_of(server), duration_s=0)
+        gone = url_of(server)
+    with pytest.raises(UnavailableError):
+        nt.twin(gone, duration_s=0.01)
