@@ -2,7 +2,8 @@
 
 Server: processor time of a request, of all threads, with four views that a page acknowledges and with none, in
 turns. Page: Chromium's count of the time of its main thread and its painting while frames of a few requests
-arrive, compared with the same page without frames.
+arrive, compared with the same page without frames. Crowd: 40 models with 10,000 requests a second between the frames;
+the kernel's time for its frames, which are fewer where they cost more, and the page's for one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bench.models import DOUBLE, NOOP, chain, load
 from bench.recorder import X, burst
 from bench.session import Session
 from nbtriton.widgets.dag import DagView
-from nbtriton.widgets.publisher import Hub
+from nbtriton.widgets.publisher import Hub, gap_for
 from nbtriton.widgets.timeline import live_timeline
 from nbtriton.widgets.view import LiveView
 from nbtriton.widgets.watch import WatchView
@@ -40,6 +41,9 @@ TICK_S = 0.1
 # Time of a page's measurement, and the interval of requests in it.
 LOOK_S = 8.0
 TRICKLE_S = 0.05
+FRAMES_HZ = 5
+CROWD = tuple(f"model_{at:02}" for at in range(40))
+CROWD_PER_S = 10_000
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 
 _PAGE = """async ([esm, css, state]) => {
@@ -159,15 +163,60 @@ def state_of(view: LiveView) -> dict[str, Any]:
     return plain | {"frame": base64.b64encode(view.frame).decode()}
 
 
-def page_percent(view: LiveView, server: nbtriton.Server) -> float:
+def echo(IN: "FP32[16]") -> {"OUT": "FP32[16]"}:  # type: ignore[name-defined,misc]  # noqa: F821, N803, UP037
+    return {"OUT": IN}
+
+
+def load_crowd(server: nbtriton.Server) -> None:
+    """Load 40 models and the ensemble of all of them; half get requests, as in a real server most rest."""
+    for name in CROWD:
+        server.load("max_batch_size: 8 dynamic_batching { }", model=echo, name=name)
+    steps = "".join(
+        f'step {{ model_name: "{name}" model_version: -1 input_map {{ key: "IN" value: "{"IN" if not at else f"x{at}"}" }} '
+        f'output_map {{ key: "OUT" value: "{"OUT" if name == CROWD[-1] else f"x{at + 1}"}" }} }}'
+        for at, name in enumerate(CROWD)
+    )
+    ends = "".join(
+        f'{kind} [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ 16 ] }} ] '
+        for kind, name in (("input", "IN"), ("output", "OUT"))
+    )
+    server.load(
+        f'platform: "ensemble" max_batch_size: 8 {ends} ensemble_scheduling {{ {steps} }}',
+        name="crowd",
+    )
+
+
+def crowded(server: nbtriton.Server) -> None:
+    """Send what 10,000 requests a second send between two frames."""
+    for at in range(CROWD_PER_S // FRAMES_HZ // 8):
+        futures = [server.submit(CROWD[at % (len(CROWD) // 2)], X) for _ in range(8)]
+        for future in futures:
+            future.result()
+
+
+def crowd_frames(view: LiveView, server: nbtriton.Server) -> tuple[list[str], float]:
+    """Return the frames of two seconds, and the share of a core that they took the kernel, in percent."""
+    frames, spent = [], []
+    for _ in range(2 * FRAMES_HZ + 2):
+        crowded(server)
+        view.frame = b""
+        begin = time.thread_time()
+        state = view._observe()  # noqa: SLF001 -- what a tick does
+        view._send_state(state)  # noqa: SLF001
+        spent.append(time.thread_time() - begin)
+        frames.append(base64.b64encode(view.frame).decode())
+    # The first one has all that is recorded, as a page gets it once.
+    return frames[1:], median(spent[1:]) / gap_for(median(spent[1:])) * 100
+
+
+def page_percent(view: LiveView, frames: list[str]) -> float:
     """Return the share of a core used by a page's tasks while frames arrive, in percent."""
     path = os.environ.get("NBTRITON_CHROMIUM") or shutil.which("chromium")
     with suppress(ImportError):
         from playwright.sync_api import sync_playwright
     if path is None or "sync_playwright" not in locals():
         raise Missing("no Chromium or no Playwright here")
-    frames = frames_of(view, server)
-    gap_s = 1.0 / 5
+    gap_s = 1.0 / FRAMES_HZ
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=FLAGS)
         page = browser.new_page(viewport={"width": 1100, "height": 900})
@@ -199,9 +248,38 @@ def drawn(
         with nbtriton.Server(gpus=()) as server:
             load(server, MODELS, session.folder())
             view = make(server)
-            yield Sides(lambda: page_percent(view, server), None, "nothing to compare with")
+            yield Sides(
+                lambda: page_percent(view, frames_of(view, server)), None, "nothing to compare with"
+            )
 
     return sides
+
+
+def crowd(
+    make: Callable[[nbtriton.Server], LiveView], *, page: bool
+) -> Callable[[Session], AbstractContextManager[Sides]]:
+    @contextmanager
+    def sides(_session: Session) -> Iterator[Sides]:
+        with nbtriton.Server(gpus=()) as server:
+            load_crowd(server)
+            view = make(server)
+            view.refresh()
+
+            def measure() -> float:
+                frames, percent = crowd_frames(view, server)
+                # Of the page: milliseconds of a frame.
+                return page_percent(view, frames) / 100 * 1000 / FRAMES_HZ if page else percent
+
+            yield Sides(measure, None, "nothing to compare with")
+
+    return sides
+
+
+CROWD_VIEWS: tuple[tuple[str, str, Callable[[nbtriton.Server], LiveView]], ...] = (
+    ("watch", "the live view", lambda server: WatchView(server, on_hub=Hub(threaded=False))),
+    ("timeline", "the timeline", lambda server: live_timeline(server, "crowd", on_hub=Hub(threaded=False))),
+    ("graph", "the graph", lambda server: DagView.of(server, "crowd", on_hub=Hub(threaded=False))),
+)  # fmt: skip
 
 
 FIGURES = (
@@ -225,5 +303,15 @@ FIGURES = (
             ("timeline", "the timeline", lambda server: live_timeline(server, PIPELINE, on_hub=Hub(threaded=False))),
             ("graph", "the graph", lambda server: DagView.of(server, PIPELINE, on_hub=Hub(threaded=False))),
         )
+    ),
+    *(
+        Figure(
+            f"live.crowd_{name}{'_page' if page else ''}",
+            f"{title} of 40 models, 10,000 requests a second: {'a frame on the page' if page else 'the kernel'}",
+            "ms" if page else "%", "lower", "", (value_at_most(8 if page else 1),), crowd(make, page=page),
+            first="of the page's main thread" if page else "of a core",
+        )
+        for name, title, make in CROWD_VIEWS
+        for page in (False, True)
     ),
 )  # fmt: skip

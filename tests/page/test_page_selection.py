@@ -216,3 +216,43 @@ def test_the_overview_moves_the_window_and_the_axis_stays_above_the_lanes(open_v
         head["y"] + head["height"] <= page.locator(".nbt-timeline-scroll").bounding_box()["y"] + 1
     )
     assert before.partition(":")[0] == after.partition(":")[0] == "both"
+
+
+def test_of_forty_models_those_at_rest_are_one_line_and_the_busy_ones_stand_first(open_view):
+    names = [f"model_{at:02}" for at in range(40)]
+    steps = "".join(
+        f'step {{ model_name: "{name}" model_version: -1 input_map {{ key: "IN" value: "{f"x{at}" if at else "IN"}" }} '
+        f'output_map {{ key: "OUT" value: "{"OUT" if at == 39 else f"x{at + 1}"}" }} }}'
+        for at, name in enumerate(names)
+    )
+    with nt.Server(gpus=()) as server:
+        for name in names:
+            server.load("max_batch_size: 4", model=double, name=name)
+        ends = ENSEMBLE.partition("ensemble_scheduling")[0]
+        server.load(f"{ends} ensemble_scheduling {{ {steps} }}", name="all")
+        watch = WatchView(server, on_hub=Hub(threaded=False))
+        for _ in range(3):
+            server.infer("model_31", {"IN": ROW})
+        server.infer("model_07", {"IN": ROW})
+        models = [one["name"] for one in watch.models]
+        assert len(models) == 41
+        watch = WatchView(server, on_hub=Hub(threaded=False))
+        page = open_view(watch)
+        cards = page.locator(".nbt-model").evaluate_all("all => all.map(e => e.dataset.model)")
+        assert len(cards) < 41
+        assert {"model_07", "model_31"} <= set(cards)
+        assert "idle models: " in page.locator(".nbt-watch-picture").text_content()
+        # The table has all of them, a click away.
+        assert not page.locator("table").is_visible()
+        page.locator("summary").click()
+        assert page.locator("tbody tr").count() == 41
+        line = live_timeline(server, "all", on_hub=Hub(threaded=False))
+        line.handle_message({"kind": "open", "view": "v"})
+        line.refresh()
+        page = open_view(line)
+        lanes = page.locator("canvas.nbt-timeline-lanes")
+        small = lanes.bounding_box()["height"]
+        assert small < 100
+        page.get_by_role("button", name="fold or unfold all models").click()
+        assert lanes.bounding_box()["height"] > small
+        line.close()

@@ -79,11 +79,18 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
     # One scale for all: equal heights are equal values.
     high = nice_ceiling(max((max(model.depths, default=0) for model in models), default=0))
     compact = len(models) > _MAX_CARDS
+    idle = [model for model in models if compact and is_idle(model)]
     for model in models:
+        if model in idle:
+            continue
         height = _LINE_H if compact else _card_height(model, span_s, at)
         draw = _line if compact else _card
         cards.append(draw(model, y, height, span_s, high, at))
         y += height + (4 if compact else 10)
+    if idle:
+        names = f"{counted(len(idle), 'idle model')}: {', '.join(model.name for model in idle)}"
+        cards.append(text(22, y + 14, shortened(names, at.width - 44, 12), 12, "muted"))
+        y += 22
     if compact:
         cards += _time_axis((), y + 12, span_s, at)
         y += 22
@@ -103,6 +110,20 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
         cls="nbt-watch-svg",
         scales=False,
     )
+
+
+def is_idle(model: ModelActivity) -> bool:
+    """Return True for a model that can serve and had nothing to do in what is drawn."""
+    inside = model.queued + model.executing
+    return model.state == "READY" and not (inside or model.drawn_inferences)
+
+
+def busy_first(models: Sequence[ModelActivity]) -> tuple[ModelActivity, ...]:
+    """Return the models as they stand: more than have cards by their share of busy time, those at rest last."""
+    if len(models) <= _MAX_CARDS:
+        return tuple(models)
+    # In tenths: what is about equally busy keeps its place.
+    return tuple(sorted(models, key=lambda one: (is_idle(one), -round(one.busy, 1))))
 
 
 def _main_height(model: ModelActivity, span_s: float, at: _Layout) -> float:

@@ -19,6 +19,9 @@ State = TypeVar("State")
 # reads counters faster than this, and drawing them costs the page some 8 ms.
 _HZ = 5.0
 _TICKS_PER_S = 10.0
+# A view costs the kernel less than a hundredth of a core; where a frame costs more than 2 ms there are fewer, at least one a second.
+_SHARE = 0.009
+_SLOWEST_S = 1.0
 # A page acknowledges every third message: each acknowledgement is work for kernel and server.
 _IN_FLIGHT = 3
 # A page that was closed never acknowledges its messages.
@@ -29,6 +32,11 @@ _EXIT_S = 5.0
 _log = logging.getLogger("nbtriton.widgets")
 # Without a handler, the logging module would print into the last cell.
 _log.addHandler(logging.NullHandler())
+
+
+def gap_for(cost_s: float, least_s: float = 1.0 / _HZ) -> float:
+    """Return the time between two frames that cost this much processor time each."""
+    return min(_SLOWEST_S, max(least_s, cost_s / _SHARE))
 
 
 class Publisher(Generic[State]):
@@ -56,7 +64,8 @@ class Publisher(Generic[State]):
     ) -> None:
         self._send = send
         self._clock = clock
-        self._gap_s = 1.0 / hz
+        self._least_s = self._gap_s = 1.0 / hz
+        self._cost_s = 0.0
         self._forget_s = forget_s
         self._lock = threading.Lock()
         self._newest: list[State] = []
@@ -72,6 +81,11 @@ class Publisher(Generic[State]):
         """Record that the page has drawn what it was sent."""
         with self._lock:
             self._in_flight = 0
+
+    def record_cost(self, cost_s: float) -> None:
+        """Record the processor time of a frame; a single expensive one, such as a new structure, slows nothing."""
+        self._gap_s = gap_for(min(self._cost_s, cost_s), self._least_s)
+        self._cost_s = cost_s
 
     def is_due(self) -> bool:
         """Return True if a state offered now would be sent."""

@@ -91,6 +91,8 @@ function render({ model, el }) {
   const head_pen = /** @type {CanvasRenderingContext2D} */ (head.getContext("2d"));
   let pen = lanes_pen;
   let family = "sans-serif";
+  /** @type {Map<string, string>} */
+  const cuts = new Map();
 
   /** @type {Batch[]} */
   let batches = [];
@@ -211,6 +213,28 @@ function render({ model, el }) {
       colours[role] = getComputedStyle(probe).color;
     }
     family = getComputedStyle(root).fontFamily;
+    cuts.clear();
+  };
+
+  /** A text cut to its room; the names of lanes differ at their ends. It is kept: measuring costs more than drawing.
+   * @param {string} text @param {boolean} keep_end @param {number} room @param {boolean} bold */
+  const cut = (text, keep_end, room, bold) => {
+    const key = `${keep_end} ${Math.round(room)} ${bold} ${text}`;
+    let words = cuts.get(key);
+    if (words === undefined) {
+      let [least, most] = [Math.min(3, text.length), text.length];
+      const shortened = (/** @type {number} */ many) =>
+        many === text.length ? text : keep_end ? `…${text.slice(-many)}` : `${text.slice(0, many)}…`;
+      while (least < most) {
+        const middle = Math.ceil((least + most) / 2);
+        if (pen.measureText(shortened(middle)).width > room) most = middle - 1;
+        else least = middle;
+      }
+      words = shortened(least);
+      if (cuts.size > 1000) cuts.clear();
+      cuts.set(key, words);
+    }
+    return words;
   };
 
   /** @param {string} text @param {number} x @param {number} y @param {string} role
@@ -219,12 +243,7 @@ function render({ model, el }) {
     pen.font = `${bold ? "600 " : ""}${FONT}px ${family}`;
     pen.textAlign = align;
     pen.fillStyle = colours[role];
-    let words = text;
-    // The names of lanes differ at their ends.
-    while (pen.measureText(words).width > room && words.length > 3) {
-      words = align === "right" ? `…${words.slice(2)}` : `${words.slice(0, -2)}…`;
-    }
-    pen.fillText(words, x, y);
+    pen.fillText(room < Infinity ? cut(text, align === "right", room, bold) : text, x, y);
   };
 
   /** @param {number} x @param {number} y @param {number} width @param {number} height

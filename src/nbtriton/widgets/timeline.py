@@ -25,7 +25,7 @@ from nbtriton.widgets.view import asset, movement_of
 
 # Per frame, for all models together: five times a second, that is more than a picture can show.
 _MOST = 200
-_LEAST = 30
+_LEAST = 10
 # How often strips are read, if there are any: everything recorded has to be read for them.
 _STRIPS_S = 1.0
 _NO_STRIPS_S = 5.0
@@ -86,6 +86,7 @@ class LiveTimeline(SelectingView):
         self._counted = 0
         self._strips_s = -float("inf")
         self._instances: dict[str, list[str]] = {}
+        self._known: Sequence[Any] = ()
         self._marks = {(mark.letter, mark.words): at for at, mark in enumerate(marks())}
         super().__init__(
             title=timeline.name,
@@ -160,7 +161,8 @@ class LiveTimeline(SelectingView):
     def _is_outdated(self) -> bool:
         """Return True if lanes were added or removed, or the strips, if any, are old."""
         now = self._clock()
-        instances = {one.name: [i.name for i in one.instances] for one in self._server.models()}
+        self._known = self._server.models()
+        instances = {one.name: [i.name for i in one.instances] for one in self._known}
         if instances == self._instances and (
             now - self._strips_s < (_STRIPS_S if self.strips else _NO_STRIPS_S)
         ):
@@ -249,7 +251,7 @@ class LiveTimeline(SelectingView):
         names = {model["name"] for model in self.models}
         return sum(
             one.execution_count
-            for one in self._server.models()
+            for one in self._known
             if one.name in names and one.platform != "ensemble"
         )
 

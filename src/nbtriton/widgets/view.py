@@ -185,11 +185,13 @@ class LiveView(anywidget.AnyWidget):
         if self.resting or not self.watched():
             return
         if self._publisher.is_due():
+            begin = time.thread_time()
             state = self._observe()
             if state is not None:
                 self._publisher.offer(state)
             if self._publisher.poll():
                 self._beat_s = now
+                self._publisher.record_cost(time.thread_time() - begin)
         if now - self._beat_s >= _BEAT_S:
             self._beat_s = now
             self.beat += 1

@@ -13,6 +13,8 @@ const COLUMNS = [
   ["executions", ""],
   ["failed", ""],
 ];
+const FEW_MODELS = 8;
+
 /** The next 1, 2, 4, 5 or 8 times a power of ten: the top of a scale, as in Python.
  * @param {number} value */
 function ceiling(value) {
@@ -70,6 +72,8 @@ function render({ model, el }) {
   const picture = make("div", "nbt-watch-picture");
   const table = /** @type {HTMLTableElement} */ (make("table", "nbt-watch-table"));
   const scroll = make("div", "nbt-watch-scroll");
+  // As in the static form; with many models the lines above have what moves, and the table costs more than they do.
+  const numbers = /** @type {HTMLDetailsElement} */ (make("details", ""));
   const picked = make("div", "nbt-watch-picked");
   const words = make("span", "");
   const clear = /** @type {HTMLButtonElement} */ (make("button", "", "Clear"));
@@ -77,7 +81,8 @@ function render({ model, el }) {
   picked.hidden = true;
   picked.append(words, " ", clear);
   scroll.append(table);
-  root.append(finding, picture, picked, scroll);
+  numbers.append(make("summary", "", "the numbers as a table"), scroll);
+  root.append(finding, picture, picked, numbers);
   el.append(root);
 
   /** @type {unknown} */
@@ -85,10 +90,15 @@ function render({ model, el }) {
   let scene = -1;
   /** @type {Element[]} */
   let cards = [];
+  // What changes in each card, by its role: looking for it would cost more than drawing it.
+  /** @type {Map<Element, Map<string, Element[]>>} */
+  let parts = new Map();
   /** @type {HTMLElement[][]} */
   let cells = [];
   let span = 30;
   let now_ns = 0;
+  let marked = false;
+  let decided = false; // whether the table is open: after that a reader does
   let high = 4;
   // By which column the rows are sorted; as they come at first: in the order of the pipeline.
   let sorted = { column: -1, up: true };
@@ -98,6 +108,14 @@ function render({ model, el }) {
   const build_all = () => {
     picture.replaceChildren(build(model.get("scenes")[scene]));
     cards = [...picture.querySelectorAll("[data-model]")];
+    parts = new Map(cards.map((card) => {
+      const roles = new Map();
+      for (const one of card.querySelectorAll("[data-role]")) {
+        const role = one.getAttribute("data-role");
+        roles.set(role, [...(roles.get(role) ?? []), one]);
+      }
+      return [card, roles];
+    }));
     const head = make("tr", "");
     COLUMNS.forEach(([name, unit], column) => {
       const cell = make("th", "");
@@ -133,6 +151,8 @@ function render({ model, el }) {
       return made;
     });
     table.replaceChildren(top, body);
+    if (!decided) numbers.open = cells.length <= FEW_MODELS;
+    decided = decided || cells.length > 0;
     arrange(true);
   };
 
@@ -150,13 +170,14 @@ function render({ model, el }) {
     span = next();
     now_ns = next();
     const all = Array.from({ length: next() }, () => readModel(next));
-    if (all.length !== cards.length) return;
+    if (all.length !== cells.length) return;
     // One scale for all, as in Python; cards and table are of one frame.
     high = ceiling(Math.max(0, ...all.flatMap((data) => data.depths)));
     for (const axis of picture.querySelectorAll('[data-role="axis"]')) write(axis, `${Math.round(span)} s ago`);
     all.forEach((data, i) => {
-      draw_card(cards[i], data);
-      draw_row(cells[i], data);
+      // The last ones are those at rest, in one line.
+      if (cards[i]) draw_card(cards[i], data);
+      if (numbers.open) draw_row(cells[i], data);
     });
     const shown = /** @type {Shown[]} */ (model.get("models"));
     values = all.map((data, i) => [
@@ -172,6 +193,9 @@ function render({ model, el }) {
     const { from_ns, to_ns, model: only } = selection.get();
     const [from, to] = [from_ns, to_ns].map((at) => (at === undefined ? NaN : (now_ns - at) / 1e9));
     const seen = from >= 0 && to <= span;
+    const any = Boolean(from_ns || only);
+    if (!any && !marked) return;
+    marked = any;
     for (const card of cards) {
       card.classList.toggle("nbt-only", card.getAttribute("data-model") === only);
       card.querySelector(".nbt-band")?.remove();
@@ -191,6 +215,7 @@ function render({ model, el }) {
     write(words, [when, only ? `model ${only}` : ""].filter(Boolean).join("; "));
   };
   const selection = shareSelection(model, mark);
+  numbers.addEventListener("toggle", () => draw());
   clear.addEventListener("click", () => selection.put({}));
 
   // A drag over a queue selects that time in all views.
@@ -241,7 +266,8 @@ function render({ model, el }) {
 
   /** @param {Element} card @param {ReturnType<typeof readModel>} data */
   const draw_card = (card, data) => {
-    const part = (/** @type {string} */ role) => card.querySelector(`[data-role="${role}"]`);
+    const of_role = (/** @type {string} */ role) => parts.get(card)?.get(role) ?? [];
+    const part = (/** @type {string} */ role) => of_role(role)[0] ?? null;
     write(part("rate"), measure(data.rate));
     write(part("rate-over"), data.worked ? "infer/s while it worked" : "inferences per second");
     // An ensemble has no queue: its steps have.
@@ -262,11 +288,11 @@ function render({ model, el }) {
       queue.setAttribute("d", drawnSteps.area);
       part("queue-line")?.setAttribute("d", drawnSteps.line);
     }
-    for (const lane of card.querySelectorAll('[data-role="lane"]')) {
+    for (const lane of of_role("lane")) {
       const values = data.lanes[Number(lane.getAttribute("data-lane"))];
       if (values) lane.setAttribute("d", steps(data.ages, values.busy, 1, span, plot(lane)).area);
     }
-    for (const text of card.querySelectorAll('[data-role="lane-text"]')) {
+    for (const text of of_role("lane-text")) {
       const values = data.lanes[Number(text.getAttribute("data-lane"))];
       if (!values) continue;
       const doing = values.batch ? `batch ${values.batch}` : "idle";
@@ -278,16 +304,16 @@ function render({ model, el }) {
       marks.setAttribute("d", data.changes.filter((age) => age <= span)
         .map((age) => `M${(x + (1 - age / span) * width).toFixed(1)} ${y}v${height}`).join(""));
     }
-    card.querySelectorAll('[data-role="share"]').forEach((bar, k) => {
+    of_role("share").forEach((bar, k) => {
       bar.setAttribute("width", (Number(bar.getAttribute("data-room")) * (data.shares[k] ?? 0)).toFixed(1));
     });
-    card.querySelectorAll('[data-role="share-text"]').forEach((text, k) => {
+    of_role("share-text").forEach((text, k) => {
       write(text, `${Math.round((data.shares[k] ?? 0) * 100)} %`);
     });
     const most = Math.max(0, ...data.bins);
     write(part("bar-title"), `batch sizes ${data.recent ? "in this time" : "since load"}`);
     write(part("bar-top"), count(most));
-    card.querySelectorAll('[data-role="bar"]').forEach((bar, k) => {
+    of_role("bar").forEach((bar, k) => {
       const height = (Number(bar.getAttribute("data-room")) * (data.bins[k] ?? 0)) / Math.max(1, most);
       bar.setAttribute("height", height.toFixed(1));
       bar.setAttribute("y", (Number(bar.getAttribute("data-base")) - height).toFixed(1));

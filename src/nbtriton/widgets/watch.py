@@ -12,6 +12,8 @@ from nbtriton.common.packages import needed
 from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.scene import to_json
 from nbtriton.drawing.watch import (
+    busy_first,
+    is_idle,
     leading,
     watch_finding,
     watch_html,
@@ -30,6 +32,8 @@ from nbtriton.widgets.view import asset, movement_of
 
 # Reading the recorded requests costs more than reading counters.
 _TRAFFIC_S = 1.0
+# How often what is busy moves to the top, where there are more models than cards.
+_PLACED_S = 5.0
 
 
 class WatchView(SelectingView):
@@ -61,6 +65,10 @@ class WatchView(SelectingView):
         self._structure: object = None
         self._known: object = None
         self._order: Pipeline = ()
+        # Where models stand: nothing jumps from frame to frame.
+        self._places: dict[tuple[str, int], int] = {}
+        self._idle: frozenset[str] = frozenset()
+        self._placed_s = -float("inf")
         self._traffic = ""
         self._traffic_s = -float("inf")
         super().__init__(span_s=span_s, **options)
@@ -92,9 +100,21 @@ class WatchView(SelectingView):
             self.frame = encode(self.frames_sent, models, covered, state.now_ns)
 
     def _activities(self, state: ServerHistory, *, whole: bool) -> tuple[ModelActivity, ...]:
-        return activities(
-            state, self._names, pipeline=self._pipeline(state), span_s=self.span_s, whole=whole
+        found = busy_first(
+            activities(
+                state, self._names, pipeline=self._pipeline(state), span_s=self.span_s, whole=whole
+            )
         )
+        now = self._clock()
+        idle = frozenset(one.name for one in found if is_idle(one))
+        if idle == self._idle and now - self._placed_s < _PLACED_S:
+            found = tuple(
+                sorted(found, key=lambda one: self._places.get((one.name, one.version), 0))
+            )
+        else:
+            self._idle, self._placed_s = idle, now
+            self._places = {(one.name, one.version): at for at, one in enumerate(found)}
+        return found
 
     def _sentence(self, models: Sequence[ModelActivity]) -> str:
         """Return where the time of the recorded requests goes, read once a second at most."""
