@@ -4,11 +4,11 @@ import signal
 import sys
 
 import numpy as np
-import ray
-from ray import serve
 from starlette.requests import Request
 
+import ray
 from bench.jobs import BATCH, JOBS
+from ray import serve
 
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=256)

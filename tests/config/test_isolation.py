@@ -12,7 +12,7 @@ def config(value):
     )
 
 
-@pytest.mark.parametrize("value", ["thread", "process", "auto"])
+@pytest.mark.parametrize("value", ["thread", "process", "auto", "ray"])
 def test_the_parameter_says_where_instances_live(value):
     assert isolation_of(config(value)) == value
     assert isolation_of(apply_options(parse_pbtxt('name: "m"'), isolation=value)) == value
@@ -33,7 +33,7 @@ def test_another_value_is_refused_with_the_nearest_one(value, meant):
     assert caught.value.message == (
         f"Incorrect value for INSTANCE_ISOLATION of model 'm': '{value}'"
     )
-    assert caught.value.hint == f"thread, process or auto; did you mean '{meant}'?"
+    assert caught.value.hint == f"thread, process, auto or ray; did you mean '{meant}'?"
     assert caught.value.field == "parameters.INSTANCE_ISOLATION"
     with pytest.raises(InvalidArgumentError, match=f"unknown isolation '{value}'") as option:
         apply_options(parse_pbtxt('name: "m"'), isolation=value)

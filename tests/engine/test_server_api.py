@@ -38,7 +38,7 @@ def test_the_docstring_and_the_options_of_a_server_are_those_of_the_engine_s():
     assert "cache_bytes : int | None" in (nt.Server.__doc__ or "")
     assert set(inspect.signature(nt.Server).parameters) == {
         "gpus", "cache_bytes", "rate_limit", "rate_limit_resources", "backend_config", "summaries", "stand_in",
-        "recorder", "isolation", "worker_timeout_s", "host_policies",
+        "recorder", "isolation", "worker_timeout_s", "host_policies", "ray",
     }  # fmt: skip
 
 

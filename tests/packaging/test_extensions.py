@@ -18,9 +18,14 @@ from types import SimpleNamespace
 
 from IPython.core.magic import Magics, line_magic, magics_class
 from nbtriton.backends import Backend, BackendInstance, Response
+from nbtriton.runtime.workers.backend import WorkerBackend
 from nbtriton.serving.frontends.service import Endpoint
 from nbtriton.serving.frontends.http1.response import HttpResponse
 from nbtriton.serving.repository.export.model_writer import Exporter
+
+
+class PlusBackend(WorkerBackend):
+    isolation = "plus"
 
 
 class Plus(Backend, BackendInstance):
@@ -90,6 +95,7 @@ PLACES = {
     "commands": ("plus", "add_plus"),
     "endpoints": ("hello", "Hello"),
     "exporters": ("plus", "PlusExporter"),
+    "isolations": ("plus", "PlusBackend"),
     "magics": ("plus", "PlusMagics"),
     "models": ("plus", "MODELS"),
     "tracers": ("opentelemetry", "Spans"),
@@ -143,12 +149,17 @@ with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
 '''
 OUTSIDE_PROGRAM = '''
 from nbtriton.magics.cli import main
+from outside import increment
 
 assert run("%triton_plus 2") == 3 == nt.plus(2)
 assert main(["plus", "2"]) == 0
 tensors = 'input {{ name: "IN" data_type: TYPE_FP32 dims: 1 }} output {{ name: "OUT" data_type: TYPE_FP32 dims: 1 }}'
 server.load(f'backend: "plus" max_batch_size: 8 {tensors}'.format(), name="plus")
 assert server.infer("plus", {"IN": x})["OUT"].tolist() == [[2]]
+place = 'parameters { key: "INSTANCE_ISOLATION" value { string_value: "plus" } }'
+server.load(place, increment, name="placed")
+assert server.infer("placed", {"IN": x[0]})["OUT"].tolist() == [2]
+assert {one.isolation for one in server.snapshot().models if one.name == "placed"} == {"plus"}
 run("""%%triton_ensemble added
 OUT = increment(IN=IN)
 """)

@@ -120,6 +120,7 @@ ASKING = {
     "serve(nt.server(), http_port=0, opentelemetry=OpenTelemetry())",
     "steps": "nt.step('resize')",
     "video": "nt.step('video')",
+    "ray": "nt.server().load('parameters { key: \"INSTANCE_ISOLATION\" value { string_value: \"ray\" } }', double, name='far')",
     "gpu": "from nbtriton.model.tensors import to_kind\nto_kind(np.ones(1), 'cupy')",
 }
 

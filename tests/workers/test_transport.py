@@ -18,8 +18,8 @@ from nbtriton.backends.core.messages import ScatteredResponses
 from nbtriton.common.errors import ConfigError, ModelError
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, pair
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_responses
-from nbtriton.runtime.workers.core.memory import Incoming, Outgoing
-from nbtriton.runtime.workers.core.packing import INLINE_BYTES, Packer, read_column
+from nbtriton.runtime.workers.core.memory import INLINE_BYTES, Incoming, Outgoing
+from nbtriton.runtime.workers.core.packing import Packer, read_column
 from nbtriton.runtime.workers.protocol import WorkerTraceback, decode_error, encode_error, plain
 
 DTYPES = ["?", "i1", "u2", "i4", "u8", "f2", "f4", "f8"]

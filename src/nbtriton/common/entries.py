@@ -24,6 +24,7 @@ Kind: TypeAlias = Literal[
     "verifiers",
     "models",
     "tracers",
+    "isolations",
 ]
 
 # The core's own entries of each kind. Backends are asked about a source in this order: an nn.Module

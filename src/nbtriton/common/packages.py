@@ -22,6 +22,7 @@ EXTRAS = {
     "onnxruntime": "onnx",
     "opentelemetry": "otel",
     "openvino": "openvino",
+    "ray": "ray",
     "scipy": "steps",
     "tokenizers": "steps",
     "torch": "torch",

@@ -23,6 +23,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "fil": "nbtriton.extensions.fil.export:FilExporter",
         "openvino": "nbtriton.extensions.openvino.export:OpenVinoExporter",
     },
+    "isolations": {"ray": "nbtriton.extensions.ray:RayBackend"},
     "magics": {
         "chaos": "nbtriton.extensions.chaos.magics:ChaosMagics",
         "copies": "nbtriton.extensions.copies.magics:CopiesMagics",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _SCHEDULING = (
     "max_batch_size", "instances", "kind", "gpus", "dynamic_batching", "max_queue_delay_us",
-    "preferred", "read_only_inputs", "isolation",
+    "preferred", "read_only_inputs", "isolation", "resources",
 )  # fmt: skip
 # A model has one of them.
 _SCHEDULERS = {"dynamic_batching", "sequence_batching", "ensemble_scheduling"}
@@ -71,6 +71,10 @@ class DefineMagics(Magics):
     @argument(
         "--env", metavar="NAME|PATH",
         help="run the cell as a model.py in an environment of its own, of %%triton_env, or packed",
+    )  # fmt: skip
+    @argument(
+        "--resources", metavar="NAME=AMOUNT,…",
+        help="with --isolation ray: what each instance takes of its node, such as CPU=2,GPU=1 (CPU=1)",
     )  # fmt: skip
     @argument(
         "--read-only-inputs",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from nbtriton.options.reading import int_list, switch
+from nbtriton.options.reading import ISOLATIONS, int_list, switch
 from nbtriton.options.table import Option
 
 
@@ -26,8 +26,8 @@ SCHEDULING = (
     Option("--max-batch-size", "largest batch; 0: no batching (what the model says, else 0)", "N", int),
     Option("--instances", "instances (1; on GPUs, one a GPU)", "N", int),
     Option(
-        "--isolation", "where instances live: threads of this process, or a process each (as %%triton_server says; thread)",
-        choices=("thread", "process", "auto")),
+        "--isolation", "where instances live: threads of this process, a process each, or nodes of a Ray cluster (as %%triton_server "
+        "says; thread)", choices=ISOLATIONS),
     Option("--kind", "where the instances run (auto)", choices=("cpu", "gpu", "auto")),
     Option("--gpus", "GPU ids such as 0,1 (all)", "IDS", int_list),
     Option("--dynamic-batching", "join waiting requests to batches (off; alone: on)", "on|off", switch, alone=True),

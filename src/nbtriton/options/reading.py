@@ -6,8 +6,11 @@ import re
 from argparse import ArgumentTypeError
 from typing import Any
 
+from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError
 
+# Where instances can live: those of an extension are entry points as well.
+ISOLATIONS = ("thread", "process", "auto", *entries.own_places("isolations"))
 _WORDS = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
 
 

@@ -1,11 +1,12 @@
 """The options of a server: `nbtriton.Server`, ``%triton_server``, ``nbtriton serve`` and ``c.NBTriton`` have them from here."""
 
 # Annotations are evaluated: the table is read from them.
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from nbtriton.common.checks import NAMES, SWITCH, Kind, is_number, is_whole, number, optional
-from nbtriton.options.reading import cache_bytes, gpu_ids, recorded, switch
+from nbtriton.options.reading import ISOLATIONS, cache_bytes, gpu_ids, recorded, switch
 from nbtriton.options.table import Option, table_of
 from nbtriton.options.triton import backend_setting, by_group, host_policy, resource, seconds
 
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 
 def _is_settings(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
+
+
+def _is_cluster(value: Any) -> bool:
+    kind, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
+    return value == "auto" or (bool(colon and rest) and (kind != "local" or rest.isdecimal()))
+
+
+def ray_address(given: str | None) -> str:
+    """Return the address of the Ray cluster: the option, the environment's, or that of this machine."""
+    return given or os.environ.get("RAY_ADDRESS") or "auto"
 
 
 _SETTINGS = optional(Kind(_is_settings, "a mapping by name, each a mapping of settings"))
@@ -49,8 +60,13 @@ class ServerSettings(TypedDict, total=False):
         ours=True)]  # fmt: skip
     isolation: Annotated[str, Option(
         "--isolation", "where instances live whose model has no parameter INSTANCE_ISOLATION: in threads, each in a "
-        "process of its own, or in processes from the next load on where they waited for the interpreter (thread)",
-        choices=("thread", "process", "auto"), default="thread", ours=True)]  # fmt: skip
+        "process of its own, in processes from the next load on where they waited for the interpreter, or on the nodes of a "
+        "Ray cluster (thread)",
+        choices=ISOLATIONS, default="thread", ours=True)]  # fmt: skip
+    ray: Annotated["str | None", Option(
+        "--ray", "the Ray cluster for --isolation ray: a new one with N processors on this machine, the one that runs here, or "
+        "one elsewhere (RAY_ADDRESS, else auto)", "local:N|auto|HOST:PORT|ray://HOST:PORT", off="none",
+        unset="RAY_ADDRESS, else auto", kind=optional(Kind(_is_cluster, "local:N, auto or an address")), ours=True)]  # fmt: skip
     worker_timeout_s: Annotated["float | None", Option(
         "--worker-timeout", "seconds that one execution in a process may take before the process is ended and restarted",
         "SECONDS", seconds, off="none", unset="any time", unit="s", kind=optional(number(above=0)), ours=True)]  # fmt: skip

@@ -228,7 +228,7 @@ class Sweep(TypedDict, total=False):
     preferred: Annotated["int | Sequence[int] | Sequence[Sequence[int]] | None", Option(
         "--preferred", "preferred sizes: 4,8 or 4/8/4,8", "SIZES", size_lists, kind=_SIZES)]  # fmt: skip
     isolation: Annotated["str | Sequence[str] | None", Option(
-        "--isolation", "sweep over thread, process, auto", "LIST", name_list, kind=_NAME)]  # fmt: skip
+        "--isolation", "sweep over thread, process, auto, ray", "LIST", name_list, kind=_NAME)]  # fmt: skip
     cache: Annotated["bool | Sequence[bool] | None", Option(
         "--cache", "sweep over the response cache", "on|off|off,on", switches, kind=_SWITCH)]  # fmt: skip
     rate_limit: Annotated["str | Sequence[str] | None", Option(

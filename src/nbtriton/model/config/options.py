@@ -10,6 +10,7 @@ from nbtriton.model.config.ignored import EXECUTION_ENV_PATH
 from nbtriton.model.config.normalize import scheduling_choice
 from nbtriton.model.config.own_parameters import (
     INSTANCE_ISOLATION,
+    INSTANCE_RESOURCES,
     READ_ONLY_INPUTS,
     check_isolation,
 )
@@ -31,6 +32,7 @@ def apply_options(
     read_only_inputs: bool | None = None,
     isolation: str | None = None,
     environment: str | None = None,
+    resources: str | None = None,
     response_cache: bool | None = None,
 ) -> ModelConfig:
     """Return the configuration with these options set; None leaves a field as it is.
@@ -56,10 +58,12 @@ def apply_options(
         ``preferred_batch_size``; adds the dynamic batcher.
     read_only_inputs : bool, optional
         The parameter ``READ_ONLY_INPUTS``: the model only reads its inputs, which are not copied.
-    isolation : {"thread", "process", "auto"}, optional
+    isolation : {"thread", "process", "auto", "ray"}, optional
         The parameter ``INSTANCE_ISOLATION``: where the instances live.
     environment : str, optional
         The parameter ``EXECUTION_ENV_PATH``: an archive or a folder.
+    resources : str, optional
+        The parameter ``INSTANCE_RESOURCES``: what each instance takes of a node of a Ray cluster.
     response_cache : bool, optional
         ``response_cache.enable``.
 
@@ -97,6 +101,8 @@ def apply_options(
         done.parameters[INSTANCE_ISOLATION].string_value = isolation
     if environment is not None:
         done.parameters[EXECUTION_ENV_PATH].string_value = environment
+    if resources is not None:
+        done.parameters[INSTANCE_RESOURCES].string_value = resources
     if response_cache is not None:
         done.response_cache.enable = response_cache
     return done

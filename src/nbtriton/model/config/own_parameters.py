@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from nbtriton.common import entries
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, nearest
 from nbtriton.model.config._proto import ModelConfig, copy_of
+from nbtriton.options.reading import ISOLATIONS
 
 if TYPE_CHECKING:
     from nbtriton.model.config._proto import ModelConfig
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
 MAX_UNREAD_RESPONSES: Final = "MAX_UNREAD_RESPONSES"
 INSTANCE_ISOLATION: Final = "INSTANCE_ISOLATION"
-ISOLATIONS: Final = ("thread", "process", "auto")
+INSTANCE_RESOURCES: Final = "INSTANCE_RESOURCES"
 
 
 def reads_only(config: ModelConfig) -> bool:
@@ -60,7 +62,7 @@ def isolation_of(config: ModelConfig) -> str | None:
 
     Returns
     -------
-    {"thread", "process", "auto"} or None
+    {"thread", "process", "auto", "ray"} or None
         The value of the parameter ``INSTANCE_ISOLATION``.
 
     Raises
@@ -68,7 +70,10 @@ def isolation_of(config: ModelConfig) -> str | None:
     ConfigError
         The parameter has another value; with the nearest one.
     """
-    return _word_of(config, INSTANCE_ISOLATION, ISOLATIONS)
+    if INSTANCE_ISOLATION not in config.parameters:
+        return None
+    allowed = _isolations(str(config.parameters[INSTANCE_ISOLATION].string_value))
+    return _word_of(config, INSTANCE_ISOLATION, allowed)
 
 
 def check_isolation(value: str) -> None:
@@ -77,13 +82,27 @@ def check_isolation(value: str) -> None:
     Raises
     ------
     InvalidArgumentError
-        It is not one of `ISOLATIONS`; with the nearest one.
+        It is not one of them; with the nearest one.
     """
-    if value not in ISOLATIONS:
+    allowed = _isolations(value)
+    if value not in allowed:
         raise InvalidArgumentError(
-            f"unknown isolation '{value}': it is thread, process or auto",
-            hint=nearest(str(value), ISOLATIONS),
+            f"unknown isolation '{value}': it is {_alternatives(allowed)}",
+            hint=nearest(str(value), allowed),
         )
+
+
+def _isolations(value: str) -> tuple[str, ...]:
+    """Return the allowed words; those of other packages are only looked for where they matter."""
+    return (
+        ISOLATIONS
+        if value in ISOLATIONS
+        else tuple(dict.fromkeys((*ISOLATIONS, *entries.places("isolations"))))
+    )
+
+
+def _alternatives(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _word_of(config: ModelConfig, key: str, allowed: Sequence[str], hint: str = "") -> str | None:
@@ -92,11 +111,10 @@ def _word_of(config: ModelConfig, key: str, allowed: Sequence[str], hint: str = 
         return None
     value = str(config.parameters[key].string_value)
     if value not in allowed:
-        words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
         raise ConfigError(
             f"Incorrect value for {key} of model '{config.name}': '{value}'",
             field=f"parameters.{key}",
-            hint=hint or f"{words}; {nearest(value, allowed)}",
+            hint=hint or f"{_alternatives(allowed)}; {nearest(value, allowed)}",
         )
     return value
 

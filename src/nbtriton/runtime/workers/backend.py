@@ -135,7 +135,7 @@ class WorkerBackend(Backend):
             connection.adopt(context.name, context.model.server)
         connected(connection)
         try:
-            limits = connection.limits = Limits.of(context, self._options)
+            limits = connection.limits = self._limits(context)
             created: dict[str, Any] = connection.ask(
                 protocol.CREATE, describe_instance(context, model, limits)
             )
@@ -144,6 +144,9 @@ class WorkerBackend(Backend):
             raise
         ready: bool = created["ready"]
         return ready
+
+    def _limits(self, context: InstanceContext) -> Limits:
+        return Limits.of(context, self._options)
 
     def cancelled(self, request: BackendRequest) -> None:
         """Pass a cancellation on to the worker that has the request."""

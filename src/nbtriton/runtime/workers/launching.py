@@ -339,6 +339,8 @@ class OutputPipe:
     ----------
     stream : str
         ``stdout`` or ``stderr``; looked up at each write, as a notebook replaces them.
+    reader : int, optional
+        What to read from instead of a new pipe.
 
     Attributes
     ----------
@@ -346,8 +348,8 @@ class OutputPipe:
         The two descriptors; the worker gets a copy of `writer`, and the caller closes this one.
     """
 
-    def __init__(self, stream: str) -> None:
-        self.reader, self.writer = os.pipe()
+    def __init__(self, stream: str, reader: int = -1) -> None:
+        self.reader, self.writer = (reader, -1) if reader >= 0 else os.pipe()
         os.set_blocking(self.reader, False)
         self._stream = stream
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -365,6 +367,8 @@ class OutputPipe:
                     data = os.read(self.reader, left)
                 except BlockingIOError:
                     return True
+                except ConnectionError:  # the machine of a worker elsewhere has gone
+                    data = b""
                 _write(self._stream, self._decode(data, not data))
                 if not data:
                     return False

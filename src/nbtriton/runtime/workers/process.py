@@ -60,38 +60,44 @@ class WorkerExit:
             return f"killed (signal {-self.code})"
 
 
-class WorkerProcess(Forked):
-    """One worker: its connections and its end.
+class Peer:
+    """What runs a worker, here or elsewhere: its connections and its end.
 
     Parameters
     ----------
     name : str
         Of the instance.
+    execute, calls : socket.socket
+        The kernel's ends of the two connections. Both are at their end after the worker has ended, even if
+        one of its children still has the other ends. `close` closes them.
+    outputs : tuple of OutputPipe
+        What it prints.
 
     Attributes
     ----------
     pid : int
-    execute, calls : socket.socket
-        The kernel's ends of the two connections. Both are at their end after the worker has ended, even if
-        one of its children still has the other ends. `close` closes them.
     exit : WorkerExit or None
         None while it runs.
+    reason : str
+        Of its end, without an exit.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        execute: socket.socket,
+        calls: socket.socket,
+        outputs: tuple[OutputPipe, ...],
+    ) -> None:
         self.name = name
         self.pid = 0
         self.exit: WorkerExit | None = None
         self.reason = ""
-        self._settled = threading.Event()  # started, or ended without a start
+        self.execute = execute
+        self.calls = calls
+        self.outputs = outputs
         self._ended = threading.Event()
         self._forked = False
-        self._server: ForkServer | None = None
-        self._number = 0
-        self.execute, execute = socket.socketpair()
-        self.calls, calls = socket.socketpair()
-        self.outputs = (OutputPipe("stdout"), OutputPipe("stderr"))
-        self._theirs = [execute.detach(), calls.detach(), *(pipe.writer for pipe in self.outputs)]
 
     def wait_ended(self, timeout_s: float | None = None) -> bool:
         """Wait for its end; return False after the timeout."""
@@ -99,8 +105,7 @@ class WorkerProcess(Forked):
 
     def kill(self) -> None:
         """End it at once, with the processes that it has started."""
-        if self._server is not None and not self._forked:
-            self._server.signal(self._number, signal.SIGKILL)
+        raise NotImplementedError
 
     def forward_output(self) -> None:
         """Print its output so far, on this thread.
@@ -127,10 +132,51 @@ class WorkerProcess(Forked):
         for connection in (self.execute, self.calls):
             connection.close()
 
+    def ended(self, code: int | None, reason: str = "") -> None:
+        """Handle its end, or a failed start (None)."""
+        self.reason = reason
+        for output in self.outputs:
+            output.close()
+        self.exit = None if code is None or not self.pid else WorkerExit(code)
+        self._shut_down()
+        self._ended.set()
+
+    def in_child(self) -> None:
+        """Close the copies in a forked child of the kernel; the connections belong to the parent."""
+        self._forked = True
+        for connection in (self.execute, self.calls):
+            connection.close()
+        for output in self.outputs:
+            output.in_child()
+
     def _shut_down(self) -> None:
         for connection in (self.execute, self.calls):
             with contextlib.suppress(OSError):  # closed, or at its end
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+class WorkerProcess(Peer, Forked):
+    """One worker, as a process of a fork server.
+
+    Parameters
+    ----------
+    name : str
+        Of the instance.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._settled = threading.Event()  # started, or ended without a start
+        self._server: ForkServer | None = None
+        self._number = 0
+        mine, execute = socket.socketpair()
+        calls_here, calls = socket.socketpair()
+        super().__init__(name, mine, calls_here, (OutputPipe("stdout"), OutputPipe("stderr")))
+        self._theirs = [execute.detach(), calls.detach(), *(pipe.writer for pipe in self.outputs)]
+
+    def kill(self) -> None:
+        """End it at once, with the processes that it has started."""
+        if self._server is not None and not self._forked:
+            self._server.signal(self._number, signal.SIGKILL)
 
     def request(self, interpreter: Interpreter, message: Mapping[str, object]) -> None:
         """Request the process from a fork server, and wait for it."""
@@ -169,21 +215,12 @@ class WorkerProcess(Forked):
 
     def ended(self, code: int | None, reason: str = "") -> None:
         """Handle the end, or a failed start (None)."""
-        self.reason = reason
-        for output in self.outputs:
-            output.close()
-        self.exit = None if code is None or not self.pid else WorkerExit(code)
+        super().ended(code, reason)
         self._settled.set()
-        self._shut_down()
-        self._ended.set()
 
     def in_child(self) -> None:
         """Close the copies in a forked child of the kernel; the connections belong to the parent."""
-        self._forked = True
-        for connection in (self.execute, self.calls):
-            connection.close()
-        for output in self.outputs:
-            output.in_child()
+        super().in_child()
         self._close_theirs()
 
 
@@ -216,7 +253,7 @@ def start_worker(
         {
             "name": name,
             "environment": interpreter.variables() | dict(environment or {}),
-            "directory": _here(),
+            "directory": current_directory(),
             "path": _path() if interpreter.path is None else None,
         },
     )
@@ -228,11 +265,12 @@ def _path() -> list[str]:
 
     Serialized objects of the notebook bring their path along (`nbtriton.runtime.workers.carry`).
     """
-    others = {"", _here(), *model_folders()}
+    others = {"", current_directory(), *model_folders()}
     return [entry for entry in sys.path if entry not in others]
 
 
-def _here() -> str:
+def current_directory() -> str:
+    """Return the kernel's folder; the root if it has been removed."""
     try:
         return os.getcwd()  # noqa: PTH109 - for a process of any version
     except FileNotFoundError:

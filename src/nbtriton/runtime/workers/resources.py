@@ -231,11 +231,14 @@ class WorkerOptions:
         By name; instances without a policy of their own have ``cpu``, ``gpu_<id>`` or ``model``.
     budget : ThreadBudget
         The cores that the workers share.
+    ray : str
+        The address of the Ray cluster of instances there.
     """
 
     timeout_s: float | None = None
     policies: Mapping[str, HostPolicy] = field(default_factory=dict)
     budget: ThreadBudget = field(default_factory=lambda: ThreadBudget(usable_cores()))
+    ray: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ _GROUPS: Mapping[str, tuple[Option, ...]] = {
     "Response cache": (
         flag("cache-config", kinds.CACHE_SETTING, None, "local,size=BYTES: keep responses", True),
     ),
-    "Workers": tuple(_of(SERVER[name]) for name in ("isolation", "worker_timeout_s", "host_policies")),
+    "Workers": tuple(_of(SERVER[name]) for name in ("isolation", "ray", "worker_timeout_s", "host_policies")),
     "Rate limiter": tuple(_of(SERVER[name]) for name in ("rate_limit", "rate_limit_resources")),
     "Old names": (
         flag("strict-model-config", kinds.BOOLEAN, None, "true: as --disable-auto-complete-config"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import Backend
 from nbtriton.backends.parameters import text_parameter
+from nbtriton.common import entries
 from nbtriton.common.errors import UnsupportedError
 from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig, enum_name, isolation_of
 from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
@@ -36,9 +37,9 @@ class Isolation:
 
     Attributes
     ----------
-    asked : {"thread", "process", "auto"}
+    asked : {"thread", "process", "auto", "ray"}
         By the configuration, or by the server for models that do not say.
-    chosen : {"thread", "process"}
+    chosen : {"thread", "process", "ray"}
     claim : object
         Keeps the names of the model's modules for it while it is loaded.
     """
@@ -62,7 +63,7 @@ def choose_isolation(
     ----------
     config : ModelConfig
         As given.
-    default : {"thread", "process", "auto"}
+    default : {"thread", "process", "auto", "ray"}
         Of the server.
     source : object
         The model's code.
@@ -151,28 +152,36 @@ def isolated(
     environments : Environments
         Of the server.
     workers : WorkerOptions
-    chosen : {"thread", "process"}, optional
+    chosen : {"thread", "process", "ray"}, optional
         By default what the configuration says.
 
     Raises
     ------
     UnsupportedError
-        It is a process, and this system cannot fork any.
+        It is a process, and this system cannot fork any, or it is elsewhere with an environment of its own.
     """
     own = bool(text_parameter(config, EXECUTION_ENV_PATH)) and _is_python(backend)
-    in_threads = not own and (chosen or isolation_of(config)) != "process"
+    where = chosen or isolation_of(config) or "thread"
     # A stand-in has no code that a process could isolate.
-    if backend.stand_in or in_threads:
+    if backend.stand_in or (where in ("thread", "auto") and not own):
         return backend
-    check_fork()
-    if not own:
-        start_early("process")  # while the rest is imported and the model is read
+    place = entries.place_of("isolations", where)
+    if place is not None and own:
+        raise UnsupportedError(
+            f"model '{config.name}' has {EXECUTION_ENV_PATH}, an environment of this machine, and isolation {where}",
+            hint="INSTANCE_ISOLATION: process; for Ray, INSTANCE_RUNTIME_ENV names its environment there",
+        )
+    if place is None:
+        check_fork()
+        if not own:
+            start_early("process")  # while the rest is imported and the model is read
     # Where no model has processes, nothing of them is imported.
     from nbtriton.runtime.workers.backend import WorkerBackend
     from nbtriton.runtime.workers.process import Waiting
 
+    kind: type[WorkerBackend] = WorkerBackend if place is None else entries.load(place)
     waiting = Waiting(interrupts_deferred, _wait)
-    return WorkerBackend(backend, settings, waiting, workers, environments if own else None)
+    return kind(backend, settings, waiting, workers, environments if own else None)
 
 
 def _is_python(backend: Backend) -> bool:

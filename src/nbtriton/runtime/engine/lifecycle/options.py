@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from nbtriton.backends.devices.device_set import DeviceSet, checked_gpus
-from nbtriton.options.server import SERVER, ServerSettings
+from nbtriton.options.server import SERVER, ServerSettings, ray_address
 from nbtriton.options.table import Option, read_settings
 from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.history import Recorder
@@ -93,7 +93,7 @@ class ServerOptions:
             name: HostPolicy.of(name, values) for name, values in (self.host_policies or {}).items()
         }
         budget = budget or ThreadBudget(usable_cores())
-        return WorkerOptions(self.worker_timeout_s, policies, budget)
+        return WorkerOptions(self.worker_timeout_s, policies, budget, ray_address(self.ray))
 
     def make_devices(self) -> DeviceSet:
         """Return the GPUs that models may use."""

@@ -47,6 +47,11 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
+def is_shared(sock: socket.socket) -> bool:
+    """Return True if a socket's other end is on this machine for sure, and can share memory."""
+    return sock.family == socket.AF_UNIX
+
+
 class Channel:
     """One end of a connection: any thread may send, one at a time receives.
 

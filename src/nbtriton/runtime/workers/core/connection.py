@@ -55,7 +55,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import Any
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response, ServerHandle
@@ -63,11 +63,11 @@ from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.calls import ServerCalls
-from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, is_shared
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_requests
 from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
 from nbtriton.runtime.workers.core.packing import Packer
-from nbtriton.runtime.workers.process import Waiting, WorkerProcess
+from nbtriton.runtime.workers.process import Peer, Waiting
 from nbtriton.runtime.workers.protocol import decode_error
 from nbtriton.runtime.workers.resources import Limits
 
@@ -100,7 +100,7 @@ class Connection:
     ----------
     name : str
         Of the instance, for messages and threads.
-    process : WorkerProcess
+    process : Peer
     server : ServerHandle or None
         For the model's code.
     waiting : Waiting
@@ -113,7 +113,7 @@ class Connection:
     def __init__(
         self,
         name: str,
-        process: WorkerProcess,
+        process: Peer,
         server: ServerHandle | None,
         waiting: Waiting,
         model: str = "",
@@ -127,13 +127,16 @@ class Connection:
         self._losing = threading.Lock()
         self._cause = ""  # the reason of its end, or of its kill
         self._lane = Channel(process.execute)
-        self._channel = Channel(process.calls, descriptors=True)
+        shared = is_shared(process.calls)
+        self._channel = Channel(process.calls, descriptors=shared)
         self._poll = select.poll()
         self._poll.register(self._lane.fileno(), select.POLLIN)
         self._printed = select.poll()
         for output in process.outputs:
             self._printed.register(output.reader, select.POLLIN)
-        self._heap = Outgoing(self._announce, self._drop)
+        self._heap = Outgoing(self._announce, self._drop, shared=shared)
+        # Added to the worker's times: another machine has another clock.
+        self._clock_ns = 0
         self._incoming = Incoming()
         self._calls = ServerCalls(server, self._channel, self._heap, self._open, self._request)
         self._server = server
@@ -201,9 +204,10 @@ class Connection:
                     protocol.EXECUTE, number, body, place, self._incoming.pop_released(), levels,
                     self._threads_now(),
                 )  # fmt: skip
+                sent_ns = monotonic_ns()
                 reply, behind_it = self._converse(number, message, behind, self._timeout_s)
                 _, _, spec, start, end, again, place = reply[:7]
-                timer.marked(start, end)
+                timer.marked(*self._here(sent_ns, start, end))
                 responses = decode_responses(spec, self._open(place, behind_it))
                 for index in again:
                     requests[index].reschedule()
@@ -216,6 +220,15 @@ class Connection:
                 raise unhealthy(self.name, self._cause) from None
             finally:
                 del self._batches[number]
+
+    def _here(self, sent_ns: int, start: int, end: int) -> tuple[int, int]:
+        """Return the worker's times by this clock: it started after it was asked, and ended before now.
+
+        On one machine, where both have one clock, they stay as they are.
+        """
+        if start and end:
+            self._clock_ns = min(max(self._clock_ns, sent_ns - start), monotonic_ns() - end)
+        return start and start + self._clock_ns, end and end + self._clock_ns
 
     def watch(self, on_lost: Callable[[str], object]) -> None:
         """Set a function to call with the cause when the worker ends unasked."""

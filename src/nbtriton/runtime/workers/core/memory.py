@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 import weakref
 from bisect import insort
@@ -21,6 +22,9 @@ import numpy as np
 # Segment, offset and size of a block.
 Place = tuple[int, int, int]
 
+# Tensors up to this total of bytes follow their message: two copies by the system are then cheaper than the
+# bookkeeping of a block.
+INLINE_BYTES: Final = 1 << 15
 _PAGE: Final = mmap.PAGESIZE
 # A cache line, and the alignment for SIMD instructions.
 _ALIGNMENT: Final = 64
@@ -79,11 +83,18 @@ class Outgoing:
         afterwards.
     drop : callable
         ``drop(number)`` announces that a segment is unused.
+    shared : bool
+        False if the reader is on another machine, maybe: all tensors follow their messages.
     """
 
     def __init__(
-        self, announce: Callable[[int, int, int], object], drop: Callable[[int], object]
+        self,
+        announce: Callable[[int, int, int], object],
+        drop: Callable[[int], object],
+        *,
+        shared: bool = True,
     ) -> None:
+        self.inline_bytes = INLINE_BYTES if shared else sys.maxsize
         self._announce = announce
         self._drop = drop
         self._segments: dict[int, _Segment] = {}

@@ -18,9 +18,6 @@ from nbtriton.runtime.workers.core.memory import Outgoing, Place
 _ndarray: Final = np.ndarray
 _dtype: Final = np.dtype
 
-# Tensors up to this total of bytes follow their message: two copies by the system are then cheaper than the
-# bookkeeping of a block.
-INLINE_BYTES: Final = 1 << 15
 # Alignment of each column, for every dtype of numpy.
 _ALIGNMENT: Final = 16
 _PAD: Final = [bytes(count) for count in range(_ALIGNMENT)]
@@ -112,7 +109,7 @@ class Packer:
     def finish(self, heap: Outgoing) -> tuple[Place | None, bytes]:
         """Write the tensors; return their place in shared memory, or the bytes after the message."""
         size = self.size
-        if size <= INLINE_BYTES:
+        if size <= heap.inline_bytes:
             if not size:
                 return None, b""
             if len(self._arrays) == 1 and len(self._arrays[0]) == 1:

@@ -21,7 +21,7 @@ from nbtriton.backends.core.executing import EXECUTING, Executing
 from nbtriton.backends.forking import after_fork
 from nbtriton.common.errors import TritonError
 from nbtriton.runtime.workers import protocol
-from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, is_shared
 from nbtriton.runtime.workers.core.codec import (
     RemoteRequest,
     decode_requests,
@@ -89,8 +89,8 @@ class Worker:
         trace: Callable[[int, int, str | None], Any],
     ) -> None:
         self._lane = Channel(execute)
-        self._channel = Channel(calls, descriptors=True)
-        self.heap = Outgoing(self._announce, self._drop)
+        self._channel = Channel(calls, descriptors=is_shared(calls))
+        self.heap = Outgoing(self._announce, self._drop, shared=is_shared(execute))
         self._incoming = Incoming()
         self._main = get_ident()
         self.numbers = itertools.count(1)
