@@ -207,7 +207,8 @@ class Connection:
                 sent_ns = monotonic_ns()
                 reply, behind_it = self._converse(number, message, behind, self._timeout_s)
                 _, _, spec, start, end, again, place = reply[:7]
-                timer.marked(*self._here(sent_ns, start, end))
+                start, end = self._here(sent_ns, start, end)
+                timer.marked(start, end)
                 responses = decode_responses(spec, self._open(place, behind_it))
                 for index in again:
                     requests[index].reschedule()
