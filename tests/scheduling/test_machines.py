@@ -334,7 +334,7 @@ def test_machine(machine):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150,
+            max_examples=80,
             stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),
