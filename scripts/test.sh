@@ -44,6 +44,8 @@ aside() {
 step style "$bin/ruff" check --quiet .
 step format "$bin/ruff" format --check --quiet .
 aside &
+# Ctrl-C: a shell has its background ignore it.
+trap "kill $! 2>/dev/null; exit 130" INT TERM
 # Two for each processor: half of its time a test waits for another process. A file's tests stay together: they share
 # servers.
 processes=$(($(getconf _NPROCESSORS_ONLN) * 2))
