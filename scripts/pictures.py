@@ -85,8 +85,11 @@ def screens(server: nt.Server, report: Any, folder: Path, lessons: Path | None) 
     curve = CurveView(title="pipeline", on_hub=hub)
     curve.update(series_of(report))
     curve.show_progress("concurrency 8 of 16 · window 2/3 · about 14 s left", 0.4)
+    selected = live_timeline(server, "pipeline", on_hub=hub)
+    selected.select(nt.events(server, by="request").tail(20))
     live = {
         "watch": watch,
+        "timeline-selected": selected,
         "dag": DagView.of(server, "pipeline", on_hub=hub),
         "timeline": live_timeline(server, "pipeline", span_ms=200, on_hub=hub),
         "curve": curve,

@@ -23,7 +23,7 @@ from tests.sites import Site
 __all__ = ["Screens"]
 
 THEMES = {"light": "lab-light", "dark": "lab-dark"}
-WIDTHS = (600, 1100)
+WIDTHS = (600, 1000, 1600)
 
 
 class Screens(Closing):
@@ -47,7 +47,13 @@ class Screens(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """Close the browser and the test site."""
+        """Write a page of all pictures, ``index.html``; close the browser and the test site."""
+        figures = "".join(
+            f'<figure><figcaption>{path.stem}</figcaption><img loading="lazy" src="{path.name}"></figure>'
+            for path in sorted(self._folder.glob("*.png"))
+        )
+        page = f"<!doctype html><title>Views of nbtriton</title>{figures}"
+        (self._folder / "index.html").write_text(page, encoding="utf-8")
         self._browser.close()
         self._driver.stop()
         self._site.shutdown()

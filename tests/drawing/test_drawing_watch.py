@@ -70,7 +70,7 @@ def test_a_burst_is_not_drawn_across_the_pause_after_it():
 
 def test_each_instance_has_a_lane_with_its_batch():
     assert len(parts("lane")) == 2
-    assert [node.text for node in parts("lane-text")] == ["50 % · batch 4", "0 % · idle"]
+    assert [node.text for node in parts("lane-text")] == ["50% · batch 4", "0% · idle"]
 
 
 def test_the_tallest_bar_fills_the_room():
@@ -196,7 +196,7 @@ def test_the_first_and_the_last_bar_are_always_labelled():
 
 def test_an_ensemble_shows_its_steps_and_no_queue():
     shown = words(replace(ACTIVE, platform="ensemble", lanes=(), shares=(("a", 0.25), ("b", 0.75))))
-    assert {"a", "b", "25 %", "75 %"} <= set(shown)
+    assert {"a", "b", "25%", "75%"} <= set(shown)
     assert not any((text or "").startswith(("wait", "batch sizes")) for text in shown)
 
 
@@ -205,7 +205,7 @@ def test_many_models_are_lines_and_fit_a_screen():
     root = ET.fromstring(watch_svg(models))
     assert float(root.get("height")) < 1000
     shown = [e.text for e in root.iter(f"{SVG}text")]
-    assert {"stage_00", "stage_24", "busy 25 %"} <= set(shown)
+    assert {"stage_00", "stage_24", "busy 25%"} <= set(shown)
 
 
 def test_text_is_never_smaller_than_11_px():

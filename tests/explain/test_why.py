@@ -75,7 +75,7 @@ def sparse(seed: int):
 def useless_delay(seed: int):
     load = poisson(seed, 200, 60_000)
     found = simulate(model(delay_ns=5 * MS), load, lambda _: MS)
-    return found, "waited for the delay of 5000 us", "max_queue_delay_microseconds: 0"
+    return found, "waited for the delay of 5000 µs", "max_queue_delay_microseconds: 0"
 
 
 def saturated_by_fixed_cost(seed: int):
@@ -391,7 +391,7 @@ def test_a_model_and_an_ensemble_of_a_server_are_explained():
 
 @pytest.mark.parametrize(
     ("us", "text"),
-    [(999.0, "999 us"), (1000.0, "1.00 ms"), (40_300.0, "40.3 ms"), (-2500.0, "-2.50 ms")],
+    [(999.0, "999 µs"), (1000.0, "1.00 ms"), (40_300.0, "40.3 ms"), (-2500.0, "-2.50 ms")],
 )
 def test_times_are_in_milliseconds_from_one_on(us, text):
     assert time_text(us) == text

@@ -211,7 +211,7 @@ def _line(
 
 
 def _busy_text(share: float) -> str:
-    return f"busy {share * 100:.0f} %"
+    return f"busy {share * 100:.0f}%"
 
 
 def _change_marks(
@@ -242,7 +242,7 @@ def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list
         top = y + 32 + row * 26
         parts += [
             text(left, top + 6, shortened(name, wide - 44, 11), 11, "fg"),
-            text(left + wide, top + 6, f"{share * 100:.0f} %", 11, "fg", "end", data_role="share-text"),
+            text(left + wide, top + 6, f"{share * 100:.0f}%", 11, "fg", "end", data_role="share-text"),
             shape("rect", x=left, y=top + 10, width=wide, height=7, rx=2, **ink("bg", "line")),
             shape(
                 "rect", x=left, y=top + 10, width=wide * share, height=7, rx=2,
@@ -360,7 +360,7 @@ def _lanes(model: ModelActivity, y: float, span_s: float, at: _Layout) -> list[S
 def _lane_text(share: float, batch_size: int) -> str:
     """Return an instance's share of busy time and its batch in words."""
     doing = f"batch {batch_size}" if batch_size else "idle"
-    return f"{share * 100:.0f} % · {doing}"
+    return f"{share * 100:.0f}% · {doing}"
 
 
 def _time_axis(
@@ -528,7 +528,11 @@ def watch_html(models: Sequence[ModelActivity], traffic: str = "", *, span_s: fl
     columns, rows = watch_table(models)
     table = f'<div style="overflow-x:auto">{table_html(columns, rows, cls="nbt-watch-table")}</div>'
     said = watch_finding(models, traffic, span_s=span_s)
-    finding = f'<p style="margin:2px 0 6px">{escape(said)}</p>' if said else ""
+    finding = (
+        f'<p style="margin:2px 0 6px;font-size:14px;font-weight:600">{escape(said)}</p>'
+        if said
+        else ""
+    )
     return (
         f'<div class="nbt-watch nbt-static">{finding}{fitting(watch_scenes(models, span_s=span_s))}'
         f"<details><summary>the numbers as a table</summary>{table}</details></div>"

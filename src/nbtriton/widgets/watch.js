@@ -274,7 +274,7 @@ function render({ model, el }) {
     if (!data.shares.length) write(part("wait"), `wait ${measure(data.queueMs)} ms`);
     write(part("compute"), `compute ${measure(data.computeMs)} ms`);
     const busy = data.lanes.reduce((sum, lane) => sum + lane.share, 0) / Math.max(1, data.lanes.length);
-    write(part("busy"), `busy ${Math.round(busy * 100)} %`);
+    write(part("busy"), `busy ${Math.round(busy * 100)}%`);
     write(part("done"), `${count(data.inferences)} done`);
     const failed = part("failed");
     write(failed, `${count(data.failed)} failed`);
@@ -296,7 +296,7 @@ function render({ model, el }) {
       const values = data.lanes[Number(text.getAttribute("data-lane"))];
       if (!values) continue;
       const doing = values.batch ? `batch ${values.batch}` : "idle";
-      write(text, `${Math.round(values.share * 100)} % · ${doing}`);
+      write(text, `${Math.round(values.share * 100)}% · ${doing}`);
     }
     const marks = part("changes");
     if (marks) {
@@ -308,7 +308,7 @@ function render({ model, el }) {
       bar.setAttribute("width", (Number(bar.getAttribute("data-room")) * (data.shares[k] ?? 0)).toFixed(1));
     });
     of_role("share-text").forEach((text, k) => {
-      write(text, `${Math.round((data.shares[k] ?? 0) * 100)} %`);
+      write(text, `${Math.round((data.shares[k] ?? 0) * 100)}%`);
     });
     const most = Math.max(0, ...data.bins);
     write(part("bar-title"), `batch sizes ${data.recent ? "in this time" : "since load"}`);

@@ -131,10 +131,10 @@ def _delay(config: ModelConfig) -> _Found:
     if 0 < timeout <= delay and config.max_batch_size > 1:
         yield (
             "warning", "dynamic_batching.default_queue_policy.default_timeout_microseconds",
-            (f"requests time out after {timeout} us, before the delay of {delay} us lets a batch that is "
+            (f"requests time out after {timeout} µs, before the delay of {delay} µs lets a batch that is "
             "not full leave"),
             "a timeout runs from the arrival, also while a request waits for the delay (Q6, D6)",
-            f"a timeout of several times {delay} us, or a shorter delay",
+            f"a timeout of several times {delay} µs, or a shorter delay",
         )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def _sequences(config: ModelConfig) -> _Found:
     if config.HasField("sequence_batching") and 0 < idle_us < _SHORT_IDLE_US:
         yield (
             "warning", "sequence_batching.max_sequence_idle_microseconds",
-            f"a sequence is dropped {idle_us} us after its last request, and its next request is refused",
+            f"a sequence is dropped {idle_us} µs after its last request, and its next request is refused",
             "the field is in microseconds, and its default is 1000000",
             f"max_sequence_idle_microseconds: {idle_us * 1000}, if milliseconds were meant",
         )  # fmt: skip

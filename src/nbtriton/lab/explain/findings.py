@@ -231,7 +231,7 @@ def _meaning(record: ModelRecord, reason: str, idle: bool, batches: Sequence[Bat
     if reason == "max_queue_delay":
         return (
             f"{had}: the oldest request had waited for the delay of "
-            f"{settings.delay_ns // 1000} us, and no more had come for a larger batch"
+            f"{settings.delay_ns // 1000} µs, and no more had come for a larger batch"
         )
     return f"{had}: {REASONS.get(reason, reason)}{left}"
 
@@ -294,8 +294,8 @@ def _lone(record: ModelRecord) -> Proposal | None:
         if more >= 1:
             return Proposal(
                 record.name,
-                f"within {delay_us} us of each of these batches {measure(more)} more requests came in "
-                f"the mean; a delay lets them join, and costs each request up to {delay_us} us",
+                f"within {delay_us} µs of each of these batches {measure(more)} more requests came in "
+                f"the mean; a delay lets them join, and costs each request up to {delay_us} µs",
                 f"dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}",
                 {"max_queue_delay_us": delay_us},
             )
@@ -379,8 +379,8 @@ def _saturated(record: ModelRecord) -> Proposal | None:
         size = 2 * settings.max_batch_size
         return Proposal(
             record.name,
-            f"{why}; of the {measure((fixed + row * settings.max_batch_size) / 1e3)} us of a full batch "
-            f"{measure(fixed / 1e3)} us do not depend on its rows",
+            f"{why}; of the {measure((fixed + row * settings.max_batch_size) / 1e3)} µs of a full batch "
+            f"{measure(fixed / 1e3)} µs do not depend on its rows",
             f"max_batch_size: {size}",
             {"max_batch_size": size},
         )

@@ -231,7 +231,7 @@ def _means(
 
 def time_text(us: float) -> str:
     """Format microseconds, from 1000 on as milliseconds."""
-    return f"{measure(us / 1e3)} ms" if abs(us) >= 1000 else f"{measure(us)} us"
+    return f"{measure(us / 1e3)} ms" if abs(us) >= 1000 else f"{measure(us)} µs"
 
 
 # A request that is inside for less is no news.

@@ -527,7 +527,7 @@ class InferenceResult(Mapping[str, Array]):
         tensors = ", ".join(f"{name}: {kind}{shape}" for name, kind, shape, _ in self.describe())
         return (
             f"<{self.model_name} v{self.model_version} -> {tensors}"
-            f" | {self.timing.total_ns / 1000:.0f} us, batch of {self.timing.batch_size}>"
+            f" | {self.timing.total_ns / 1000:.0f} µs, batch of {self.timing.batch_size}>"
         )
 
 

@@ -799,7 +799,7 @@ def summary_of(config: ModelConfig) -> str:
         parts.append("dynamic batching")
         if batching.preferred_batch_size:
             parts.append(f"preferred {', '.join(map(str, batching.preferred_batch_size))}")
-        parts.append(f"delay {batching.max_queue_delay_microseconds} us")
+        parts.append(f"delay {batching.max_queue_delay_microseconds} µs")
     elif config.HasField("sequence_batching"):
         parts.append("sequence batching")
     return ", ".join(parts)
