@@ -323,7 +323,7 @@ CELLS = {
 def test_a_cell_that_runs_again_leaves_one_view_with_its_layout(notebook, served, cell):
     notebook.parent_header = {"metadata": {"cellId": cell}}
     before = set(open_widgets())
-    for count in range(12):
+    for count in range(50):
         notebook.execution_count = count
         CELLS[cell](served)
     try:
