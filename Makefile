@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: gpu help demo lab binder check room test-fast test-compiled test-collector test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
+.PHONY: gpu help demo lab binder check room test-fast test-compiled test-collector test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages cluster bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
 
 help:
 	@echo "make demo    run the notebook about ensembles, print its table, leave build/05_ensembles.html"
@@ -134,6 +134,11 @@ gpu: $(VENV)/.test
 
 bench-stages: $(VENV)/.test
 	@$(BIN)/python -m bench.stages
+
+# Instances on a Ray of two nodes, beside bare Ray. Ray is installed for it.
+cluster: $(VENV)/.test
+	@$(BIN)/python -m pip install --quiet -c constraints.txt "ray>=2.44,<2.45"
+	@$(BIN)/python -m bench.cluster
 
 bench-history: $(VENV)/.test
 	@$(BIN)/python -m bench --history
