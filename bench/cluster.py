@@ -29,13 +29,15 @@ _STORE = 80 << 20
 # Ray takes 127.0.0.1 for the outer address of the machine.
 _HOST = "127.0.0.2"
 _CONFIG = (
+    'input {{ name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }} output {{ name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }} '
     "max_batch_size: 0 instance_group {{ count: {count} kind: KIND_CPU }} "
     'parameters {{ key: "INSTANCE_ISOLATION" value {{ string_value: "ray" }} }} '
     'parameters {{ key: "INSTANCE_RESOURCES" value {{ string_value: "{resources}" }} }}'
 )
 
 
-def double(IN: "FP32[-1]") -> {"OUT": "FP32[-1]"}:  # noqa: F821, N803, UP037 - tensors
+def double(IN: Any) -> dict[str, Any]:  # noqa: N803 - a tensor
+    """Be the model."""
     return {"OUT": IN * 2}
 
 
