@@ -22,15 +22,21 @@ def _cuda() -> Any:
 
 def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return complete copies: their receiver may use any stream, or the host."""
-    for array in arrays.values():
-        if type(array) is _ndarray or not is_on_device(array):
+    copies: dict[str, Array] = {}
+    is_plain = True
+    for name, array in arrays.items():
+        if type(array) is _ndarray:
+            copies[name] = array.copy()
             continue
-        if kind_of(array) == "simulated":
-            array.device.order_behind(array)
-        else:
-            _cuda().order_behind(array)
-    copies = {name: copy_of(array) for name, array in arrays.items()}
-    wait_for_outputs(copies.values())
+        is_plain = False
+        if is_on_device(array):
+            if kind_of(array) == "simulated":
+                array.device.order_behind(array)
+            else:
+                _cuda().order_behind(array)
+        copies[name] = copy_of(array)
+    if not is_plain:
+        wait_for_outputs(copies.values())
     return copies
 
 
