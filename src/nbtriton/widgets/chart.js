@@ -44,7 +44,7 @@ function enliven(root, ask) {
 
   /** Make what is drawn answer: also what was drawn since. */
   const look = () => {
-    all("svg > title").forEach((title) => title.remove());
+    for (const title of all("svg > title")) title.remove();
     for (const svg of all("svg")) {
       // What is inside is there for the keyboard, which an image would hide.
       svg.setAttribute("role", "group");
@@ -67,8 +67,9 @@ function enliven(root, ask) {
     all("tr[data-point]").forEach((row) => {
       if (!row.hasAttribute("tabindex")) row.setAttribute("tabindex", row.previousElementSibling ? "-1" : "0");
     });
-    all("th").filter((head) => !head.querySelector("button") && head.closest("table")?.querySelector("[data-point]"))
-      .forEach(sortable);
+    for (const head of /** @type {HTMLTableCellElement[]} */ (all("th"))) {
+      if (!head.querySelector("button") && head.closest("table")?.querySelector("[data-point]")) sortable(head);
+    }
     hide();
     bar.hidden = !shown();
     axis.hidden = !root.querySelector(".nbt-panels");
@@ -103,7 +104,7 @@ function enliven(root, ask) {
       const is = hidden.has(seriesOf(element));
       element.classList.toggle("nbt-off", is);
       if (element.classList.contains("nbt-legend")) element.setAttribute("aria-pressed", String(!is));
-      if (is) element.querySelectorAll(".nbt-point").forEach((point) => off.add(keyOf(point)));
+      for (const point of is ? element.querySelectorAll(".nbt-point") : []) off.add(keyOf(point));
     }
     for (const row of all("tr[data-point]")) row.classList.toggle("nbt-off", off.has(keyOf(row)));
   };
@@ -114,7 +115,7 @@ function enliven(root, ask) {
     if (alone) {
       const already = !hidden.has(series) && [...others].every((one) => hidden.has(one));
       hidden.clear();
-      if (!already) others.forEach((one) => hidden.add(one));
+      for (const one of already ? [] : others) hidden.add(one);
     } else if (!hidden.delete(series)) hidden.add(series);
     hide();
   };
@@ -126,7 +127,7 @@ function enliven(root, ask) {
   /** Draw the crosshair at the load of a point, with a line of figures for each series.
    * @param {Element | null | undefined} point */
   const cross = (point) => {
-    all(".nbt-cross").forEach((line) => line.remove());
+    for (const line of all(".nbt-cross")) line.remove();
     tip.hidden = !point;
     const svg = point?.closest("svg");
     if (!point || !svg) return;

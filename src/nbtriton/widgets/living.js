@@ -1,6 +1,8 @@
+const page = /** @type {any} */ (globalThis);
+page.nbtKernels ??= new Map();
 /** By the kernel that drew a chart, who asks it: a page may have charts of several.
  * @type {Map<string, Model>} */
-const kernels = ((/** @type {any} */ (globalThis)).nbtKernels ??= new Map());
+const kernels = page.nbtKernels;
 
 /** @type {Ask} */
 function askKernel(chart, point, show) {
