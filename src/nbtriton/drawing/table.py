@@ -176,7 +176,7 @@ def _breakable(cell: str) -> str:
     words = " ".join([_breakable_word(escape(word)) for word in cell.split(" ")])
     if not isinstance(cell, Link):
         return words
-    return f'<a href="{escape(cell.href)}" title="shown in the %triton_timeline of this page">{words}</a>'
+    return f'<a href="{escape(cell.href)}" title="shown in the %triton_timeline of this page" style="color:inherit">{words}</a>'
 
 
 def _breakable_word(word: str) -> str:
