@@ -11,7 +11,8 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections import deque
+import threading
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
@@ -85,6 +86,11 @@ class TwoNodes:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.second.wait()
+
+    def replace(self) -> None:
+        """Add a node in the place of the second one, once Ray has missed that."""
+        self._wait(1)
+        self._start()
 
     def close(self) -> None:
         """End both."""
@@ -176,6 +182,56 @@ def beside_bare_ray(server: nt.Server) -> None:
     server.unload("far")
 
 
+def lose_nodes(server: nt.Server, cluster: TwoNodes, kills: int, requests: int) -> None:
+    """Kill the second node under load, and replace it; each request is answered once."""
+    server.load(_CONFIG.format(count=2, resources="CPU=2"), double, name="lost")
+    outcomes: Counter[str] = Counter()
+    left, lock = iter(range(requests)), threading.Lock()
+
+    def client() -> None:
+        while True:
+            with lock:
+                number = next(left, None)
+            if number is None:
+                return
+            try:
+                got = server.submit("lost", {"IN": np.full(1, number, np.float32)}).result(120)[
+                    "OUT"
+                ]
+                outcomes["right" if got.tolist() == [2 * number] else "WRONG"] += 1
+            except nt.TritonError as error:
+                outcomes["failed" if "is not healthy" in str(error) else f"OTHER: {error}"] += 1
+            pause.wait(0.002)
+
+    pause = threading.Event()
+    clients = [threading.Thread(target=client) for _ in range(8)]
+    for one in clients:
+        one.start()
+    times = []
+    for _ in range(kills):
+        began = monotonic()
+        cluster.lose()
+        cluster.replace()
+        while not back(server) and monotonic() - began < 90:
+            pause.wait(0.1)
+        times.append(monotonic() - began)
+    for one in clients:
+        one.join()
+    answered = sum(outcomes.values())
+    good = answered == requests and set(outcomes) <= {"right", "failed"} and max(times) < 90
+    say(
+        f"the second node killed {kills} times in {requests} requests: {dict(outcomes)}, both instances back after {max(times):.0f} s at most",
+        good,
+    )
+    server.unload("lost")
+
+
+def back(server: nt.Server) -> bool:
+    """Return True once all instances of the model run."""
+    (model,) = [one for one in server.snapshot().models if one.name == "lost"]
+    return all(one.restart.due_ns is None and not one.restart.down for one in model.instances)
+
+
 def main() -> int:
     """Run all of it."""
     began = monotonic()
@@ -183,6 +239,7 @@ def main() -> int:
         say(f"a Ray of two nodes: {monotonic() - began:.0f} s", True)
         with nt.Server(gpus=(), ray=cluster.address) as server:
             beside_bare_ray(server)
+            lose_nodes(server, cluster, 3, 10_000)
     return 0
 
 
