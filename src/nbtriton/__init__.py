@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from nbtriton.extensions.show import show as show
     from nbtriton.extensions.steps import step as step
     from nbtriton.extensions.tuning.tuning import tune as tune
+    from nbtriton.extensions.twin import twin as twin
     from nbtriton.lab.explain.explanation import why as why
     from nbtriton.lab.perf.api import perf as perf
     from nbtriton.lab.simulate.prediction import whatif as whatif

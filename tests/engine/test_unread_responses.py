@@ -11,6 +11,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import ConfigError
+from tests.until import until
 
 install_pb_utils()
 import triton_python_backend_utils as pb_utils  # noqa: E402
@@ -69,6 +70,30 @@ def test_a_model_is_at_most_so_many_responses_ahead_of_its_reader(server, counti
         assert len(counting.sent) <= read + 1 + 3 + 1
     assert read == COUNT - 1
     assert counting.ended.wait(60)
+
+
+def test_a_model_that_is_being_unloaded_waits_for_no_reader(server, counting, caplog):
+    inside, go = threading.Event(), threading.Event()
+
+    def later(self, sender, begin=Counting._run):
+        inside.set()
+        go.wait(60)
+        begin(self, sender)
+
+    server.load(CONFIG % 3, type("TritonPythonModel", (counting,), {"_run": later}), name="later")
+    stream = server.stream("later", {"IN": [0]})
+    found: list[int] = []
+    read = threading.Thread(target=lambda: found.extend(int(one["OUT"][0]) for one in stream))
+    read.start()
+    assert inside.wait(60)
+    ends = threading.Thread(target=server.unload, args=("later",), kwargs={"timeout_s": 60})
+    ends.start()
+    until(lambda: not server.is_ready("later"))
+    go.set()
+    read.join(60)
+    ends.join(60)
+    assert found == list(range(COUNT))
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 def test_so_it_is_for_async_readers(server, counting):
