@@ -119,6 +119,15 @@ def test_a_cell_with_a_class_is_a_file_as_it_stands(notebook, tmp_path):
     assert text.split() == MODEL.split()
 
 
+def test_an_export_has_files_for_platforms(doubled, tmp_path):
+    out = tmp_path / "out"
+    ran = doubled.ok(f"%triton_export {out} double --kubernetes s3://bucket/models --ray-serve")
+    assert 'storageUri: "s3://bucket/models"' in (out / "inference_service.yaml").read_text()
+    assert f"wrote {out / 'ray_serve.py'}" in ran.out
+    doubled.ok(f"%triton_export {out} --kubernetes")
+    assert 'storageUri: "pvc://CLAIM' in (out / "inference_service.yaml").read_text()
+
+
 def test_what_is_there_is_kept(doubled, tmp_path):
     (tmp_path / "mine").touch()
     assert isinstance(doubled(f"%triton_export {tmp_path}").error, AlreadyExistsError)

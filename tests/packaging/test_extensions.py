@@ -80,6 +80,10 @@ def plus(number):
     return number + 1
 
 
+def written(repository, models, on):
+    return {"plus.yaml": " ".join(models)}
+
+
 def verifier(reference):
     return lambda repository, **options: SimpleNamespace(ok=True, repository=repository)
 
@@ -98,6 +102,7 @@ PLACES = {
     "isolations": ("plus", "PlusBackend"),
     "magics": ("plus", "PlusMagics"),
     "models": ("plus", "MODELS"),
+    "platforms": ("ray_serve", "written"),
     "tracers": ("opentelemetry", "Spans"),
     "verifiers": ("tritonserver", "verifier"),
     "views": ("plus", "plus"),
@@ -173,7 +178,8 @@ with server.serve(http_port=0, grpc_port=None, metrics_port=None, opentelemetry=
     assert outside.Spans.closed == 0
 assert outside.Spans.closed == 1
 Path("plus.txt").write_text("1")
-assert server.export("exported", "double", verify=True).ok
+assert server.export("exported", "double", verify=True, ray_serve=True).ok
+assert Path("exported/plus.yaml").read_text() == "double"
 '''
 
 

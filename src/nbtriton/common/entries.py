@@ -25,6 +25,7 @@ Kind: TypeAlias = Literal[
     "models",
     "tracers",
     "isolations",
+    "platforms",
 ]
 
 # The core's own entries of each kind. Backends are asked about a source in this order: an nn.Module

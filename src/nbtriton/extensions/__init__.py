@@ -38,6 +38,10 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "twin": "nbtriton.extensions.twin.magics:TwinMagics",
     },
     "models": {"steps": "nbtriton.extensions.steps:STEPS"},
+    "platforms": {
+        "kubernetes": "nbtriton.extensions.platforms.kubernetes:files",
+        "ray_serve": "nbtriton.extensions.platforms.ray_serve:files",
+    },
     "tracers": {"opentelemetry": "nbtriton.extensions.opentelemetry:SpanExport"},
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
     "views": {

@@ -24,7 +24,15 @@ _MEASUREMENT = (*(PERF[name] for name in PERF if name != "inputs"), *only(DATA, 
 
 
 # Not the variables of a notebook, and no objects.
-_EXPORTED = ("overwrite", "python_prefix", "torch", "verify", "reference")
+_EXPORTED = (
+    "overwrite",
+    "python_prefix",
+    "torch",
+    "kubernetes",
+    "ray_serve",
+    "verify",
+    "reference",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,6 +16,10 @@ _SECONDS = Kind(
     lambda value: is_number(value) and not math.isnan(value) and value <= threading.TIMEOUT_MAX,
     "a number of seconds",
 )
+_PLACE = Kind(
+    lambda value: SWITCH.accepts(value) or (isinstance(value, str) and "://" in value),
+    "True, False or a URI such as s3://bucket/models",
+)
 _TEXT = Kind(lambda value: isinstance(value, str), "a text")
 
 
@@ -72,7 +76,7 @@ class CopySettings(TypedDict, total=False):
 
 
 class ExportSettings(CopySettings, total=False):
-    """How models are written as a repository, and compared with the real server."""
+    """How models are written as a repository, for which platforms, and compared with the real server."""
 
     verify: Annotated[bool, Option(
         "--verify", "compare with the real tritonserver, model by model", default=False, action="store_true")]  # fmt: skip
@@ -80,6 +84,12 @@ class ExportSettings(CopySettings, total=False):
         "--requests", "what to verify with: model to list of mappings; generated ones by default", "EXPR")]  # fmt: skip
     reference: Annotated["Path | str | object | None", Option(
         "--reference", "the real server, by default found on PATH; 'install' sets one up (a minute, 150 MB)", "PATH|install")]  # fmt: skip
+    kubernetes: Annotated["bool | str", Option(
+        "--kubernetes", "also inference_service.yaml for KServe and values.yaml for Triton's Helm chart; with the place of the "
+        "models in the cluster, such as s3://bucket/models", "URI", default=False, alone=True, kind=_PLACE)]  # fmt: skip
+    ray_serve: Annotated[bool, Option(
+        "--ray-serve", "also ray_serve.py, which serves the models on Ray Serve", default=False, action="store_true",
+        kind=SWITCH)]  # fmt: skip
 
 
 COPY, EXPORT = table_of(CopySettings), table_of(ExportSettings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -153,21 +153,32 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         >>> (exported.directory / "double" / "config.pbtxt").exists()
         True
         """
-        from nbtriton.serving.repository.export.writer import ExportWarning, export_repository
+        from nbtriton.serving.repository.export.writer import (
+            ExportWarning,
+            export_repository,
+            write_beside,
+        )
 
         given = read_settings("an export", EXPORT, options)
         verification = _verification(given["reference"]) if given["verify"] else None
+        platforms = {name: _platform(name) for name in ("kubernetes", "ray_serve") if given[name]}
         exported = export_repository(
             self, directory, models, on_progress=on_progress, **{name: given[name] for name in COPY}
         )
         for text in exported.warnings:
             warnings.warn(text, ExportWarning, stacklevel=2)
+        names = [model.name for model in exported.models]
+        for platform, files in platforms.items():
+            for path in write_beside(
+                exported.directory, files(exported.directory, names, given[platform])
+            ):
+                on_progress(f"wrote {path}")
         if verification is None:
             return exported
         return verification(
             exported.directory,
             server=self,
-            models=[model.name for model in exported.models],
+            models=names,
             requests=given["requests"],
             on_progress=on_progress,
         )
@@ -258,6 +269,15 @@ def _verification(reference: object) -> Callable[..., Verified]:
     if place is None:
         raise UnsupportedError("verify=True needs nbtriton.extensions.verify, which is not here")
     found: Callable[..., Verified] = entries.load(place)(reference)
+    return found
+
+
+def _platform(name: str) -> Callable[[Path, Sequence[str], object], Mapping[str, str]]:
+    """Return what makes the files of a platform of a repository, its models and the option's value."""
+    place = entries.place_of("platforms", name)
+    if place is None:
+        raise UnsupportedError(f"{name} needs nbtriton.extensions.platforms, which is not here")
+    found: Callable[[Path, Sequence[str], object], Mapping[str, str]] = entries.load(place)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Unpack
@@ -23,7 +23,7 @@ from nbtriton.serving.repository.reader import is_folder_name
 if TYPE_CHECKING:
     import pandas as pd
 
-# File with the names of the models that an export wrote, so that the next export may replace them.
+# File with the names of what an export wrote, so that the next export may replace them.
 _MARK = ".nbtriton.json"
 
 
@@ -157,8 +157,20 @@ def export_repository(
         for name in names:
             shutil.rmtree(root / name, ignore_errors=True)
             (Path(scratch) / name).rename(root / name)
-    (root / _MARK).write_text(json.dumps(sorted({*ours, *names})))
+    _remember(root, names)
     return Exported(root, written)
+
+
+def write_beside(root: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write files beside the models of an export, which the next export may replace; return their paths."""
+    for name, text in texts.items():
+        (root / name).write_text(text, encoding="utf-8")
+    _remember(root, texts)
+    return [root / name for name in texts]
+
+
+def _remember(root: Path, names: Iterable[str]) -> None:
+    (root / _MARK).write_text(json.dumps(sorted({*_ours(root), *names})))
 
 
 def _selected(server: Server, models: Sequence[str] | None) -> list[str]:
