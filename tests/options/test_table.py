@@ -11,6 +11,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions.capacity.options import CAPACITY
 from nbtriton.extensions.recordings.options import REPLAY
 from nbtriton.extensions.remote.options import REMOTE
 from nbtriton.extensions.tuning.options import TUNE
@@ -79,6 +80,7 @@ WHATIF = {name: one for name, one in PERF.items() if name not in _PLACE}
         (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.Server.load_repository, REPOSITORY), (nt.Server.export, EXPORT),
         (nt.perf, PERF), (nt.types.PerfRun, PERF), (nt.compare, PERF), (nt.whatif, WHATIF),
         (nt.profile, PROFILE), (nt.tune, TUNE), (nt.replay, REPLAY), (nt.remote, REMOTE), (nt.twin, TWIN),
+        (nt.capacity, CAPACITY),
     ],
 )  # fmt: skip
 def test_signature_and_help_of_python_are_those_of_the_table(call, table):
@@ -96,6 +98,7 @@ def test_signature_and_help_of_python_are_those_of_the_table(call, table):
     [
         ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_load", REPOSITORY), ("triton_export", EXPORT), ("triton_perf", PERF), ("triton_whatif", WHATIF),
         ("triton_profile", PROFILE), ("triton_tune", TUNE), ("triton_replay", REPLAY), ("triton_remote", REMOTE), ("triton_twin", TWIN),
+        ("triton_capacity", CAPACITY),
     ],
 )  # fmt: skip
 def test_the_magic_has_the_options_of_the_table(magic, table):

@@ -43,6 +43,7 @@ _CAPTION, _AXIS = 22.0, 20.0
 _LINE = 15.0
 _DODGE = 7.0
 _SMALL = 11.0
+_THROUGHPUT = "throughput", "infer/s"
 
 
 def curve_scenes(
@@ -115,11 +116,12 @@ def curve_scene(
 
 
 def frontier_scenes(
-    series: Sequence[Series], *, title: str, finding: str, target_ms: float | None = None
-) -> list[Shape]:
-    """Return the latency against the throughput for pages of different widths, narrowest first.
+    series: Sequence[Series], *, title: str, finding: str, target_ms: float | None = None,
+    across: tuple[str, str] = _THROUGHPUT, key: str = "ring: measured · hollow: predicted",
+) -> list[Shape]:  # fmt: skip
+    """Return the latency against the throughput, or a price, for pages of different widths, narrowest first.
 
-    Predictions are hollow, measurements have a ring.
+    Predictions are hollow, measurements (or what is chosen) have a ring.
 
     Parameters
     ----------
@@ -128,6 +130,10 @@ def frontier_scenes(
     title, finding : str
     target_ms : float, optional
         A limit of the latency, drawn as a line.
+    across : (str, str)
+        What a point's `throughput` is, and its unit.
+    key : str
+        What rings and hollow points mean.
     """
     limits = curve_limits(series, target_ms=target_ms)
     # A rate of 0 keeps the axis linear, where loads would be on a log scale.
@@ -142,12 +148,11 @@ def frontier_scenes(
         panel = _Panel(series, True, 12 + _LEFT, width - 12 - _RIGHT, top, top + 220.0)
         scale = ", log scale" if limits.log else ""
         percentile = max(series[0].drawn[0].latency_ms)
-        caption = f"p{percentile}, {picture.unit[0]}{scale}, against throughput, infer/s"
+        caption = f"p{percentile}, {picture.unit[0]}{scale}, against {', '.join(across)}"
         drawn = [text(14, y + 11, caption, _SMALL, "muted"), *picture.axes(panel, few=False)]
-        drawn += [picture.scatter(panel, one) for one in series if one.drawn]
+        drawn += [picture.scatter(panel, one, across) for one in series if one.drawn]
         box = f"{panel.left:.1f} {panel.top:.1f} {panel.right:.1f} {panel.bottom:.1f}"
         parts += [*legend, shape("g", *drawn, class_="nbt-panel", data_box=box)]
-        key = "ring: measured · hollow: predicted"
         parts.append(text(20, panel.bottom + 38, key, _SMALL, "muted"))
         scenes.append(
             figure(width, panel.bottom + 50, *parts, label=f"{title}. {finding}", title=title,
@@ -403,14 +408,14 @@ class _Picture:
             )  # fmt: skip
         return shape("g", line, *marks, class_="nbt-series", data_series=one.label)
 
-    def scatter(self, panel: _Panel, one: Series) -> Shape:
-        """Draw the points of a configuration search, each at its throughput."""
+    def scatter(self, panel: _Panel, one: Series, across: tuple[str, str]) -> Shape:
+        """Draw the points of a search, each at its throughput or what it is."""
         number = self.roles[one.name]
         role = SERIES_ROLES[number % len(SERIES_ROLES)]
         marks = []
         for point in one.drawn:
             x, y = self._x(point.throughput, panel), self._y(point.high_ms, panel)
-            parts = [shape("title", _tooltip(one, point))]
+            parts = [shape("title", _tooltip(one, point, across))]
             if not one.predicted:
                 ring = shape("circle", cx=round(x, 1), cy=round(y, 1), r=8, **ink(None, "fg"))
                 parts.append(ring)
@@ -501,11 +506,11 @@ def _marker(number: int, x: float, y: float, role: str, *, hollow: bool) -> Shap
     return shape("path", d=f"M{x:.1f} {y:.1f}{outline}", stroke_width=1.6, **paint)
 
 
-def _tooltip(one: Series, point: Point) -> str:
+def _tooltip(one: Series, point: Point, across: tuple[str, str] = _THROUGHPUT) -> str:
     unit, per_ms = latency_unit((one,))
     rows = [f"{one.label}", f"{one.load_name}: {plain(point.load)}"]
     rows += [f"{name}: {value}" for name, value in point.details]
-    rows.append(f"throughput: {measure(point.throughput)} infer/s")
+    rows.append(f"{across[0]}: {measure(point.throughput)} {across[1]}")
     if point.throughputs and not point.stable:
         low, high = min(point.throughputs), max(point.throughputs)
         rows.append(f"range of its windows: {measure(low)} to {measure(high)} infer/s")

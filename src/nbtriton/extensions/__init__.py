@@ -25,6 +25,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     },
     "isolations": {"ray": "nbtriton.extensions.ray:RayBackend"},
     "magics": {
+        "capacity": "nbtriton.extensions.capacity.magics:CapacityMagics",
         "chaos": "nbtriton.extensions.chaos.magics:ChaosMagics",
         "copies": "nbtriton.extensions.copies.magics:CopiesMagics",
         "doctor": "nbtriton.extensions.doctor.magics:DoctorMagics",
@@ -45,6 +46,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     "tracers": {"opentelemetry": "nbtriton.extensions.opentelemetry:SpanExport"},
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
     "views": {
+        "capacity": "nbtriton.extensions.capacity:capacity",
         "chaos": "nbtriton.extensions.chaos:chaos",
         "compare": "nbtriton.extensions.comparison:compare",
         "copies": "nbtriton.extensions.copies:copies",

@@ -182,7 +182,8 @@ def profile_option(help_text: str) -> Any:
 
 def read_options(shell: Any, options: dict[str, Any]) -> None:
     """Evaluate, in place, the options that are expressions; the names are those of `nbtriton.perf`."""
-    options["shapes"] = dict(options["shapes"] or ()) or None
+    if "shapes" in options:
+        options["shapes"] = dict(options["shapes"] or ()) or None
     if (text := options.get("inputs")) is not None:
         options["inputs"] = evaluate(shell, text, "--inputs ")
     if (text := options.get("intervals")) is not None:
