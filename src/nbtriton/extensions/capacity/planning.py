@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
@@ -27,10 +28,7 @@ _SERVED = 0.97
 # With a load below this share of its capacity a node has no queue: more nodes do not lower the p99.
 _IDLE = 0.05
 
-_PROFILE = Kind(
-    lambda value: isinstance(value, Profile),
-    "a profile of nt.profile or nt.twin, or Profile.declared",
-)
+_PROFILE = Kind(lambda value: isinstance(value, Profile), "a profile, of nt.profile or nt.twin or declared")  # fmt: skip
 _MACHINE = {
     "price_per_hour": number(above=0), "instances": whole(1), "cpus": number(above=0), "nodes": whole(1), "profile": _PROFILE,
 }  # fmt: skip
@@ -105,13 +103,10 @@ def capacity(
     (1, True)
     """
     given = read_settings("capacity", CAPACITY, options)
-    check(
-        {"profile": profile, "model": model, "observer": observer},
-        {"profile": _PROFILE, "model": optional(NAME), "observer": optional(CALL)},
-    )
-    name = model or profile.model
-    search = _Search(name, given, observer)
-    machines = _machines(name, profile, given["machines"])
+    kinds = {"profile": _PROFILE, "model": optional(NAME), "observer": optional(CALL)}
+    check({"profile": profile, "model": model, "observer": observer}, kinds)
+    search = _Search(model or profile.model, given, observer)
+    machines = _machines(search.model, profile, given["machines"])
     interrupted = False
     try:
         for machine in sorted(machines, key=lambda one: one.price_per_hour / one.instances):
@@ -120,118 +115,93 @@ def capacity(
         if not search.fleets:
             raise
         interrupted = True
-    chosen, left = search.chosen or (None, None)
-    notes = [_SPLIT, *search.beyond]
-    if len(machines) > 1:
-        notes += [
-            f"{one.name} has no profile of its own: it is taken to be as fast as the profiled machine"
-            for one in machines
-            if "profile" not in given["machines"][one.name]
-        ]
+    for one in machines if len(machines) > 1 else ():
+        if "profile" not in given["machines"][one.name]:
+            search.notes[f"{one.name} has no profile of its own: it is taken to be as fast as the profiled machine"] = None  # fmt: skip
     return Capacity(
-        name, given["request_rate"], given["p99_ms"],
+        search.model, given["request_rate"], given["p99_ms"],
         tuple(sorted(search.fleets.values(), key=lambda one: (one.price_per_hour, one.p99_ms))),
-        chosen, left, tuple(notes), search.elapsed_s, interrupted,
+        *search.chosen, tuple(search.notes), time.monotonic() - search.started_s, interrupted,
     )  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Search:
-    """The fleets that were simulated, and the cheapest that holds."""
+    """The fleets that were simulated, the cheapest that holds, and what is left of it after a loss."""
 
     model: str
     given: Mapping[str, Any]
     observer: Observer | None
     fleets: dict[tuple[str, int, int], Fleet] = field(default_factory=dict)
-    chosen: tuple[Fleet, Fleet | None] | None = None
-    beyond: dict[str, None] = field(default_factory=dict)
+    chosen: tuple[Fleet | None, Fleet | None] = (None, None)
+    notes: dict[str, None] = field(default_factory=lambda: {_SPLIT: None})
     started_s: float = field(default_factory=time.monotonic)
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self.started_s
 
     def of(self, machine: _Machine) -> None:
         """Find the fewest nodes with the most instances, and with fewer instances where that may be cheaper."""
-        for instances in _doublings(machine.instances):
-            peak = self._peak(machine, instances)
-            if not peak:  # every request fails
-                continue
-            least = max(1, math.ceil(self.given["request_rate"] / peak))
-            nodes = self._fewest(machine, instances, peak, least)
+        losses = self.given["losses"]
+        # Many instances are seldom worse than few.
+        fewer = (1 << bit for bit in reversed(range((machine.instances - 1).bit_length())))
+        for instances in (machine.instances, *fewer):
+            # The load of which all instances and the largest batches are busy.
+            rows = self.given["batch_size"]
+            largest = max(1, machine.profile.config(self.model).max_batch_size // rows)
+            level = 2 * instances * largest
+            peak = self._point(machine, instances, _PEAK_REQUESTS, concurrency=level).infer_per_s / rows  # fmt: skip
+            most = machine.nodes - losses
+            if self.chosen[0] is not None and instances < machine.instances:
+                price = self.chosen[0].price_per_hour / machine.price_per_hour
+                most = min(most, math.ceil(price) - 1 - losses)
+            nodes = self._fewest(machine, instances, peak, most) if peak else None
             if nodes is None:
                 continue
-            whole_fleet = self._fleet(machine, instances, peak, nodes + self.given["losses"])
-            left = whole_fleet.nodes - max(1, self.given["losses"])
+            left = nodes + min(losses - 1, 0)
             after = self._fleet(machine, instances, peak, left) if left else None
-            if self.chosen is None or whole_fleet.price_per_hour < self.chosen[0].price_per_hour:
-                self.chosen = whole_fleet, after
+            fleet = self._fleet(machine, instances, peak, nodes + losses)
+            if self.chosen[0] is None or fleet.price_per_hour < self.chosen[0].price_per_hour:
+                self.chosen = fleet, after
 
-    def _fewest(self, machine: _Machine, instances: int, peak: float, least: int) -> int | None:
+    def _fewest(self, machine: _Machine, instances: int, peak: float, most: float) -> int | None:
         """Return the fewest nodes that hold the limit, if there are so many."""
-        most = machine.nodes - self.given["losses"]
-        if self.chosen is not None and instances < machine.instances:  # only a cheaper one counts
-            price = self.chosen[0].price_per_hour
-            most = min(most, math.ceil(price / machine.price_per_hour) - 1 - self.given["losses"])
-        most = math.floor(min(most, max(least, self.given["request_rate"] / peak / _IDLE)))
-        low, high, step = least, least, 1
-        while high <= most and not self._fleet(machine, instances, peak, high).holds:
-            low, high, step = (
-                high + 1,
-                high + 1 if high == most else min(high + step, most),
-                step * 2,
-            )
-        if high > most:
-            return None
-        while low < high:
-            middle = (low + high) // 2
-            if self._fleet(machine, instances, peak, middle).holds:
-                high = middle
-            else:
-                low = middle + 1
-        return high
 
-    def _peak(self, machine: _Machine, instances: int) -> float:
-        """Return the requests per second that a node serves at most: with all instances and the largest batches busy."""
-        rows = self.given["batch_size"]
-        largest = max(1, machine.profile.config(self.model).max_batch_size // rows)
-        point = self._point(
-            machine, instances, f"{machine.name}, at most", _PEAK_REQUESTS, concurrency=2 * instances * largest
-        )  # fmt: skip
-        rate: float = point.infer_per_s / rows
-        return rate
+        def holds(nodes: int) -> bool:
+            return self._fleet(machine, instances, peak, nodes).holds
+
+        low = high = math.ceil(self.given["request_rate"] / peak)
+        last = math.floor(min(most, max(low, self.given["request_rate"] / peak / _IDLE)))
+        if high > last:
+            return None
+        while not holds(high):
+            if high == last:
+                return None
+            low, high = high + 1, min(2 * high, last)
+        return low + bisect_left(range(low, high), True, key=holds)
 
     def _fleet(self, machine: _Machine, instances: int, peak: float, nodes: int) -> Fleet:
         key = machine.name, instances, nodes
         if key not in self.fleets:
-            rate, rows = self.given["request_rate"] / nodes, self.given["batch_size"]
-            point = self._point(
-                machine, instances, f"{nodes} of {machine.name}", _REQUESTS,
-                request_rate=rate, request_distribution="poisson",
-            )  # fmt: skip
-            outcome = str(point.outcome)
+            rate, network_ms = self.given["request_rate"] / nodes, self.given["network_ms"]
+            load = {"request_rate": rate, "request_distribution": "poisson"}
+            point = self._point(machine, instances, _REQUESTS, **load)
+            outcome, p99_ms = str(point.outcome), point.latency_p99_us / 1000 + network_ms
             if point.error_count:
                 outcome = "failed"
-            elif point.infer_per_s < _SERVED * rate * rows:
-                outcome = "overloaded"
-            network_ms = self.given["network_ms"]
-            p99_ms = (
-                math.inf if outcome == "overloaded" else point.latency_p99_us / 1000 + network_ms
-            )
-            spread_us = point.latency_p99_range_us if outcome == "predicted" else None
+            elif point.infer_per_s < _SERVED * rate * self.given["batch_size"]:
+                outcome, p99_ms = "overloaded", math.inf
+            elif outcome == "beyond the profile":
+                self.notes |= dict.fromkeys(f"{machine.name}: {note}" for note in point.notes)
+            ends_us = point.latency_p99_range_us if outcome == "predicted" else None
             self.fleets[key] = Fleet(
                 machine.name, nodes, instances, nodes * machine.price_per_hour, rate, rate / peak, p99_ms,
-                spread_us and (spread_us[0] / 1000 + network_ms, spread_us[1] / 1000 + network_ms), outcome,
+                ends_us and (ends_us[0] / 1000 + network_ms, ends_us[1] / 1000 + network_ms), outcome,
                 outcome in ("predicted", "beyond the profile") and p99_ms <= self.given["p99_ms"],
             )  # fmt: skip
-            if outcome == "beyond the profile":
-                self.beyond |= dict.fromkeys(f"{machine.name}: {note}" for note in point.notes)
         return self.fleets[key]
 
-    def _point(self, machine: _Machine, instances: int, what: str, requests: int, **load: Any) -> PerfPoint:  # fmt: skip
+    def _point(self, machine: _Machine, instances: int, requests: int, **load: Any) -> PerfPoint:
         if self.observer is not None:
-            words = f"{what}, instances={instances}"
-            self.observer(PerfProgress.step(len(self.fleets), None, words, self.elapsed_s, None))
+            words, elapsed_s = f"{machine.name}, instances={instances}", time.monotonic() - self.started_s  # fmt: skip
+            self.observer(PerfProgress.step(len(self.fleets), None, words, elapsed_s, None))
         report = whatif(
             machine.profile, self.model, instances=instances, batch_size=self.given["batch_size"],
             measurement_mode="count_windows", measurement_request_count=requests, seed=self.given["seed"], **load,
@@ -241,38 +211,24 @@ class _Search:
         return report.points[0]
 
 
-def _doublings(most: int) -> Iterator[int]:
-    """Return the largest number and the powers of two below it, descending: many instances are seldom worse than few."""
-    yield most
-    yield from (1 << bit for bit in reversed(range((most - 1).bit_length())))
-
-
 def _machines(model: str, profile: Profile, given: Mapping[str, Any]) -> list[_Machine]:
     if not given:
-        raise InvalidArgumentError(
-            "machines is empty",
-            hint='such as {"small": {"cpus": 4, "price_per_hour": 0.2}}',
-        )
+        raise InvalidArgumentError("machines is empty", hint='such as {"small": {"cpus": 4, "price_per_hour": 0.2}}')  # fmt: skip
     found = []
     for name, one in given.items():
-        check({f"machines[{name!r}]": one}, {f"machines[{name!r}]": MAPPING})
-        for key in one:
+        check({f"machine '{name}'": one}, {f"machine '{name}'": MAPPING})
+        for key, value in one.items():
             if key not in _MACHINE:
-                raise InvalidArgumentError(
-                    f"machine '{name}' has no '{key}'", hint=nearest(key, _MACHINE)
-                )
-            label = f"{key} of machine '{name}'"
-            check({label: one[key]}, {label: _MACHINE[key]})
+                raise InvalidArgumentError(f"machine '{name}' has no '{key}'", hint=nearest(key, _MACHINE))  # fmt: skip
+            check({f"{key} of machine '{name}'": value}, {f"{key} of machine '{name}'": _MACHINE[key]})  # fmt: skip
         if "price_per_hour" not in one or ("instances" in one) == ("cpus" in one):
             raise InvalidArgumentError(
                 f"machine '{name}' needs a price_per_hour, and either instances or cpus; found {', '.join(one) or 'nothing'}"
             )
-        own = one.get("profile", profile)
-        instances = one.get("instances")
+        own, instances = one.get("profile", profile), one.get("instances")
         if instances is None:
             # An instance has at least a core, and those that it was seen to keep busy.
-            _, others = model_tree(own, model)
-            cores = sum(max(1.0, own.models[each].cores) for each in others)
+            cores = sum(max(1.0, own.models[each].cores) for each in model_tree(own, model)[1])
             instances = math.floor(one["cpus"] / cores)
             if not instances:
                 raise InvalidArgumentError(
@@ -281,7 +237,6 @@ def _machines(model: str, profile: Profile, given: Mapping[str, Any]) -> list[_M
             # What others used there, as a share of the cores, stays as it was.
             busy = None if own.others is None else own.busy * one["cpus"]
             own = replace(own, environment={**own.environment, "cpus": int(one["cpus"])}, others=busy)  # fmt: skip
-        found.append(
-            _Machine(name, own, instances, one["price_per_hour"], one.get("nodes", math.inf))
-        )
+        price, nodes = one["price_per_hour"], one.get("nodes", math.inf)
+        found.append(_Machine(name, own, instances, price, nodes))
     return found

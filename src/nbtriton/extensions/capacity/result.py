@@ -17,15 +17,7 @@ from nbtriton.drawing.table import Column, compact_html, table_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = {
-    "machine": Column("machine"),
-    "nodes": Column("nodes"),
-    "instances": Column("instances a node"),
-    "price_per_hour": Column("price", "an hour"),
-    "utilization": Column("utilization"),
-    "p99_ms": Column("p99", "ms"),
-    "outcome": Column("outcome"),
-}
+_COLUMNS = "machine", "nodes", "instances", "price_per_hour", "utilization", "p99_ms", "outcome"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,64 +110,39 @@ class Capacity:
         """The choice with its price and p99, and what the loss of a node does, in a sentence."""
         load = f"{measure(self.request_rate)} requests/s within p99 {measure(self.p99_ms)} ms"
         ends = ", interrupted" if self.interrupted else ""
-        if self.chosen is None:
-            lowest = min((one.p99_ms for one in self.fleets), default=math.inf)
+        one = self.chosen
+        if one is None:
+            lowest = min((each.p99_ms for each in self.fleets), default=math.inf)
             return f"{self.model}: no fleet serves {load}: the lowest p99 is {measure(lowest)} ms{ends}"  # fmt: skip
-        total = self.chosen.nodes * self.chosen.instances
-        words = (
-            f"{self.model}: {self.chosen.name} ({count(total)} in all) serve {load}: p99 {measure(self.chosen.p99_ms)} ms, "
-            f"{self.chosen.price_per_hour:,.2f} an hour"
+        sure = "" if one.outcome == "predicted" else f" ({one.outcome})"
+        return (
+            f"{self.model}: {one.name} ({count(one.nodes * one.instances)} in all) serve {load}: p99 {measure(one.p99_ms)} ms, "
+            f"{one.price_per_hour:,.2f} an hour{sure}; {_loss(one, self.after_loss)}{ends}"
         )
-        if self.chosen.outcome != "predicted":
-            words += f" ({self.chosen.outcome})"
-        return f"{words}; {self._loss()}{ends}"
-
-    def _loss(self) -> str:
-        assert self.chosen is not None
-        left = self.after_loss
-        if left is None:
-            return "the loss of its node leaves nothing"
-        lost = self.chosen.nodes - left.nodes
-        words = f"without {'one' if lost == 1 else lost} of them {measure(left.requests_per_s)} requests/s a node"
-        if left.outcome == "overloaded":
-            return f"{words}, which are overloaded"
-        if left.holds:
-            return f"{words} and p99 {measure(left.p99_ms)} ms, still within the limit"
-        return f"{words} and p99 {measure(left.p99_ms)} ms, over the limit"
 
     def _picture(self) -> str:
         """Draw p99 against price: the fleets, the limit, the choice with a ring, and what is left of it."""
-        rest = [one for one in self.fleets if one not in (self.chosen, self.after_loss)]
-        groups = [
-            (name, [one for one in rest if one.machine == name], True)
-            for name in dict.fromkeys(one.machine for one in rest)
-        ]
-        if self.chosen is not None:
-            groups.append(("the choice", [self.chosen], False))
-        if self.after_loss is not None:
-            groups.append(("after the loss", [self.after_loss], True))
-        series = [
-            Series(name, tuple(map(_point, fleets)), load_name="nodes", predicted=predicted)
-            for name, fleets, predicted in groups
-        ]
-        series = [one for one in series if one.drawn]
+        special = {self.after_loss: "after the loss", self.chosen: "the choice"}
+        groups: dict[str, list[Point]] = {}
+        for one in self.fleets:
+            if math.isfinite(one.p99_ms):
+                groups.setdefault(special.get(one, one.machine), []).append(_point(one))
+        series = [Series(name, tuple(points), "nodes", name != "the choice") for name, points in groups.items()]  # fmt: skip
         if not series:
             return f"<p>{escape(self.headline)}</p>"
-        return fitting(
-            frontier_scenes(
-                series, title=self.model, finding=self.headline, target_ms=self.p99_ms,
-                across=("price", "an hour"), key="ring: the choice",
-            )
+        scenes = frontier_scenes(
+            series, title=self.model, finding=self.headline, target_ms=self.p99_ms,
+            across=("price", "an hour"), key="ring: the choice",
         )  # fmt: skip
+        return fitting(scenes)
 
     def __repr__(self) -> str:
         return f"<Capacity {self.headline}>"
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
-        chosen = [one for one in (self.chosen, self.after_loss) if one is not None]
-        others = [one for one in self.fleets if one.holds and one not in chosen]
-        cells = [[getattr(one, name) for name in _COLUMNS] for one in (*chosen, *others)]
-        columns = list(_COLUMNS.values())
+        rows = [one for one in self.fleets if one.holds or one == self.after_loss]
+        cells = [[getattr(one, name) for name in _COLUMNS] for one in rows]
+        columns = list(map(Column.of, _COLUMNS))
         summary = f"{counted(len(self.fleets), 'fleet')} simulated in {measure(self.elapsed_s)} s"
         text = [self.headline, summary, *([table_text(columns, cells)] if cells else [])]
         items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
@@ -184,14 +151,21 @@ class Capacity:
             f'<div class="nbt-perf">{self._picture()}<ul>{items}</ul>'
             f"<details><summary>{summary}</summary>{table}</details></div>"
         )
-        return {
-            "text/plain": "\n".join([*text, *(f"note: {note}" for note in self.notes)]),
-            "text/html": html,
-        }
+        text += [f"note: {note}" for note in self.notes]
+        return {"text/plain": "\n".join(text), "text/html": html}
+
+
+def _loss(chosen: Fleet, left: Fleet | None) -> str:
+    if left is None:
+        return "the loss of its node leaves nothing"
+    lost = chosen.nodes - left.nodes
+    words = f"without {'one' if lost == 1 else lost} of them {measure(left.requests_per_s)} requests/s a node"
+    if left.outcome == "overloaded":
+        return f"{words}, which are overloaded"
+    return f"{words} and p99 {measure(left.p99_ms)} ms, {'still within' if left.holds else 'over'} the limit"
 
 
 def _point(one: Fleet) -> Point:
     details = ("machine", one.machine), ("instances of a node", str(one.instances))
-    latency_ms = {99: one.p99_ms} if math.isfinite(one.p99_ms) else {}
     key = f"{one.machine} {one.instances} {one.nodes}"
-    return Point(one.nodes, one.price_per_hour, latency_ms, "stable", (), details, key)
+    return Point(one.nodes, one.price_per_hour, {99: one.p99_ms}, "stable", (), details, key)
