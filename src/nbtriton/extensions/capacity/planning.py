@@ -167,7 +167,8 @@ class _Search:
         def holds(nodes: int) -> bool:
             return self._fleet(machine, instances, peak, nodes).holds
 
-        low = high = math.ceil(self.given["request_rate"] / peak)
+        low: int = math.ceil(self.given["request_rate"] / peak)
+        high = low
         last = math.floor(min(most, max(low, self.given["request_rate"] / peak / _IDLE)))
         if high > last:
             return None
