@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nbtriton import types as types
     from nbtriton.common.errors import TritonError as TritonError
     from nbtriton.extensions import lessons as lessons
+    from nbtriton.extensions.autoscale import autoscale as autoscale
     from nbtriton.extensions.capacity import capacity as capacity
     from nbtriton.extensions.chaos import chaos as chaos
     from nbtriton.extensions.comparison import compare as compare

@@ -11,6 +11,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions.autoscale.options import AUTOSCALE
 from nbtriton.extensions.capacity.options import CAPACITY
 from nbtriton.extensions.recordings.options import REPLAY
 from nbtriton.extensions.remote.options import REMOTE
@@ -80,6 +81,7 @@ WHATIF = {name: one for name, one in PERF.items() if name not in _PLACE}
         (nt.Server.serve, ENDPOINTS), (serve, ENDPOINTS), (nt.Server.load_repository, REPOSITORY), (nt.Server.export, EXPORT),
         (nt.perf, PERF), (nt.types.PerfRun, PERF), (nt.compare, PERF), (nt.whatif, WHATIF),
         (nt.profile, PROFILE), (nt.tune, TUNE), (nt.replay, REPLAY), (nt.remote, REMOTE), (nt.twin, TWIN),
+        (nt.autoscale, AUTOSCALE),
         (nt.capacity, CAPACITY),
     ],
 )  # fmt: skip
@@ -98,6 +100,7 @@ def test_signature_and_help_of_python_are_those_of_the_table(call, table):
     [
         ("triton_server", SERVER), ("triton_serve", ENDPOINTS), ("triton_load", REPOSITORY), ("triton_export", EXPORT), ("triton_perf", PERF), ("triton_whatif", WHATIF),
         ("triton_profile", PROFILE), ("triton_tune", TUNE), ("triton_replay", REPLAY), ("triton_remote", REMOTE), ("triton_twin", TWIN),
+        ("triton_autoscale", AUTOSCALE),
         ("triton_capacity", CAPACITY),
     ],
 )  # fmt: skip

@@ -25,6 +25,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     },
     "isolations": {"ray": "nbtriton.extensions.ray:RayBackend"},
     "magics": {
+        "autoscale": "nbtriton.extensions.autoscale.magics:AutoscaleMagics",
         "capacity": "nbtriton.extensions.capacity.magics:CapacityMagics",
         "chaos": "nbtriton.extensions.chaos.magics:ChaosMagics",
         "copies": "nbtriton.extensions.copies.magics:CopiesMagics",
@@ -46,6 +47,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     "tracers": {"opentelemetry": "nbtriton.extensions.opentelemetry:SpanExport"},
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
     "views": {
+        "autoscale": "nbtriton.extensions.autoscale:autoscale",
         "capacity": "nbtriton.extensions.capacity:capacity",
         "chaos": "nbtriton.extensions.chaos:chaos",
         "compare": "nbtriton.extensions.comparison:compare",
