@@ -39,6 +39,7 @@ def count(server: nt.Server) -> int:
     return server.config("m").instance_group[0].count
 
 
+@pytest.mark.medium
 def test_requests_that_wait_bring_instances_and_rest_takes_them_away(server: nt.Server, gate: Gate):
     server.load(echo(max_batch_size=1), gated(gate), name="m")
     with Autoscale(server, "m", FAST) as scaling:

@@ -75,6 +75,7 @@ def turns(changes: list[Change]) -> int:
 NUMBERS = st.none() | st.floats(0, 1000) | st.just(float("inf"))
 
 
+@pytest.mark.medium
 @given(
     st.lists(st.tuples(st.integers(0, 12), st.floats(0, 12), NUMBERS, NUMBERS), min_size=1, max_size=16),
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12), st.floats(0, 12)), max_size=4),
@@ -91,7 +92,7 @@ def test_it_stays_in_its_bounds_and_gives_a_reason(looks, changes, least, more):
     assert (count, reason) == policy.decide(made, told)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("service_s", [0.02, 0.1])
 @pytest.mark.parametrize("work", [0.2, 0.5, 0.9, 3.0])
 def test_a_constant_load_settles(work, service_s):
