@@ -27,7 +27,7 @@ class AutoscaleSettings(TypedDict, total=False):
     """What instances are added and removed for."""
 
     between: Annotated["tuple[int, int]", Option(
-        "--between", "the fewest and the most instances (1:8)", "FEWEST:MOST", _between, (1, 8),
+        "--between", "the fewest and the most instances, by default 1:8", "FEWEST:MOST", _between, (1, 8),
         kind=Kind(_is_range, "the fewest and the most instances, from 1 on, such as (1, 8)"))]  # fmt: skip
     p99_ms: Annotated[float, Option(
         "--p99", "the p99 latency is to be at most this, in milliseconds", "20ms", milliseconds,

@@ -131,8 +131,8 @@ def tune(
     >>> best = nt.tune(
     ...     server, "double", **load, **choices, profile=profile, finalists=1, duration_s=20
     ... )
-    >>> best.configuration["instances"]
-    2
+    >>> best.configuration["instances"] > 1
+    True
     """
     given = read_settings("tune", TUNE, options)
     placement, profile, batch_size = given["placement"], given["profile"], given["batch_size"]
