@@ -76,7 +76,7 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     assert {1} <= set(measured.levels) <= {1, 2}
     assert any("2 at once" in progress.what for progress in seen)
     # It cannot have slept for less.
-    assert min(point.times_us[0] for point in measured.points) >= 2900
+    assert min(point.times_us[0] for point in measured.points) >= 3000
     assert measured.place == "thread"
     assert measured.output_bytes == 8
     assert measured.lookup_us > 0
@@ -87,7 +87,7 @@ def test_a_model_is_measured_by_batch_size_and_executions_at_once(server):
     assert server.config("sleeps").instance_group[0].count == 1
     assert not thread_names() - threads
     report = nt.whatif(found, "sleeps", concurrency=[1, 8], instances=2)
-    assert all(point.latency_p50_us >= 2900 for point in report.points)
+    assert all(point.latency_p50_us >= 3000 for point in report.points)
     assert all(point.infer_per_s <= 2 * 4 / 0.003 for point in report.points)
 
 
@@ -98,7 +98,7 @@ def test_the_steps_of_an_ensemble_get_what_they_get_in_it(server):
         "sleeps": (1, 4), "halve": (1, 4)
     }  # fmt: skip
     report = nt.whatif(found, "both", concurrency=4)
-    assert report.points[0].latency_p50_us >= 2900
+    assert report.points[0].latency_p50_us >= 3000
     assert [step.model for step in report.points[0].composing] == ["sleeps", "halve"]
     assert "sleeps" in found._repr_mimebundle_()["text/html"]
 
@@ -110,9 +110,9 @@ def test_a_server_at_a_url_is_profiled_by_its_statistics(server):
         with pytest.raises(UnsupportedError, match="what its steps get is not seen there"):
             nt.profile(None, "both", url=url)
     assert found.models["sleeps"].place == "remote"
-    assert found.models["sleeps"].points[0].mean_us >= 2900
+    assert found.models["sleeps"].points[0].mean_us >= 3000
     # Of what the client saw only the mean is the server's: on a busy machine the median lies below it.
-    assert nt.whatif(found, concurrency=1).points[0].latency_p99_us >= 2900
+    assert nt.whatif(found, concurrency=1).points[0].latency_p99_us >= 3000
 
 
 def test_an_interrupt_before_each_model_is_measured_is_raised(server):
@@ -141,7 +141,7 @@ def test_executions_are_measured_where_answers_are_cached_and_requests_refused(s
     server.load(SLEEPS.replace("sleeps", "keeps").replace("dynamic_batching {}", more))
     found = nt.profile(server, "keeps", duration_s=0.2, at_once=1)
     assert found.models["keeps"].rows[-1] == 4
-    assert found.models["keeps"].points[0].times_us[0] >= 2900
+    assert found.models["keeps"].points[0].times_us[0] >= 3000
     # The predictions, and the model itself, have the cache and the limit.
     for config in (found.config("keeps"), server.config("keeps")):
         assert config.response_cache.enable

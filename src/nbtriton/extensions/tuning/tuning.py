@@ -125,14 +125,14 @@ def tune(
     A model whose executions take 10 ms, under 120 requests per second. Without a profile it is measured
     first.
 
-    >>> load = {"request_rate": 120, "p99_ms": 100, "minimize": "instances"}
+    >>> load = {"request_rate": 120, "p99_ms": 1000, "minimize": "instances"}
     >>> choices = {"instances": [1, 2, 4], "max_batch_size": [1], "max_queue_delay_us": [0]}
     >>> profile = nt.types.Profile.declared({"double": 10})
     >>> best = nt.tune(
     ...     server, "double", **load, **choices, profile=profile, finalists=1, duration_s=20
     ... )
-    >>> best.configuration["instances"] > 1
-    True
+    >>> best.configuration["instances"]
+    2
     """
     given = read_settings("tune", TUNE, options)
     placement, profile, batch_size = given["placement"], given["profile"], given["batch_size"]

@@ -252,7 +252,7 @@ class Calibration:
         return ModelProfile(
             config,
             self._place(name),
-            merged(points, disturbed=is_disturbed),
+            merged(points, disturbed=is_disturbed, client=self._server is None),
             drift=measured.drift,
             gather_us=measured.gather_ns / 1000,
             idle_us=measured.idle_us(self._idle_rows(name, sizes)),

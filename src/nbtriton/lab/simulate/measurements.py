@@ -286,13 +286,16 @@ def thinned(times_ns: Sequence[float], most: int = _TIMES) -> tuple[float, ...]:
     return tuple(round(ns / 1000, 3) for ns in ordered)
 
 
-def merged(points: Sequence[ServicePoint], *, disturbed: bool) -> tuple[ServicePoint, ...]:
+def merged(
+    points: Sequence[ServicePoint], *, disturbed: bool, client: bool = False
+) -> tuple[ServicePoint, ...]:
     """Merge the points of several turns: one for each batch size and concurrency, ascending.
 
     Every execution has the same weight, so that a slow second of one turn is part of the times. Points of
     several concurrent executions with few measurements are dropped. Stalls are kept apart: of a machine that other
     programs disturbed all of them, else those that add more than any point's median. Each point has too few of these to
-    say how frequent they are; all points together have more.
+    say how frequent they are; all points together have more. Of points whose spread is a `client`'s, and whose mean is the
+    server's, none is kept apart: without it the mean would be another one.
     """
     by_key: dict[tuple[int, int], list[float]] = defaultdict(list)
     counts: dict[tuple[int, int], int] = defaultdict(int)
@@ -306,7 +309,7 @@ def merged(points: Sequence[ServicePoint], *, disturbed: bool) -> tuple[ServiceP
     result = []
     for (at_once, rows), times_us in sorted(by_key.items()):
         beyond_us = None if disturbed else longest_us
-        kept_us, stalls_us = without_stalls(times_us, beyond_us)
+        kept_us, stalls_us = (times_us, []) if client else without_stalls(times_us, beyond_us)
         kept = thinned([us * 1000 for us in kept_us])
         result.append(ServicePoint(rows, at_once, kept, counts[at_once, rows], tuple(stalls_us)))
     return tuple(result)
