@@ -157,6 +157,12 @@ def table_html(
     return "".join(parts)
 
 
+def notes_html(notes: Sequence[str]) -> str:
+    """Return notes as a list."""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<ul>{items}</ul>"
+
+
 class Link(str):
     """The text of a cell that leads to a place of its page."""
 

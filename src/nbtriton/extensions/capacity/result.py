@@ -12,7 +12,7 @@ from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.numbers import count, counted, measure
 from nbtriton.drawing.panels import frontier_scenes
 from nbtriton.drawing.scene import fitting
-from nbtriton.drawing.table import Column, compact_html, table_text
+from nbtriton.drawing.table import Column, compact_html, notes_html, table_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,10 +145,9 @@ class Capacity:
         columns = list(map(Column.of, _COLUMNS))
         summary = f"{counted(len(self.fleets), 'fleet')} simulated in {measure(self.elapsed_s)} s"
         text = [self.headline, summary, *([table_text(columns, cells)] if cells else [])]
-        items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         table = compact_html(columns, cells, ()) if cells else ""
         html = (
-            f'<div class="nbt-perf">{self._picture()}<ul>{items}</ul>'
+            f'<div class="nbt-perf">{self._picture()}{notes_html(self.notes)}'
             f"<details><summary>{summary}</summary>{table}</details></div>"
         )
         text += [f"note: {note}" for note in self.notes]

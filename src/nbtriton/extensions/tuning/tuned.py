@@ -16,7 +16,7 @@ from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.panels import frontier_scenes
 from nbtriton.drawing.scene import fitting
-from nbtriton.drawing.table import Column, compact_html, in_units, table_text
+from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, table_text
 from nbtriton.extensions.tuning.search import Candidate
 from nbtriton.lab.perf.point import (
     AppliedConfiguration,
@@ -253,7 +253,6 @@ class Tuning:
         if self.difference:
             text += [self.difference, *advice_text(*apply)]
         text.append(self.config_pbtxt)
-        items = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         # The options that differ between the finalists, and their results.
         differ = [name for name in names if any(row[name] != rows[0][name] for row in rows)]
         important = [
@@ -276,7 +275,7 @@ class Tuning:
         )
         html = (
             f'<div class="nbt-perf nbt-chart" data-name="{escape(self.model)}" data-cells="{escape(data)}">'
-            f"{self._picture()}<ul>{items}</ul>{change}<details><summary>{escape(self.headline)}</summary>"
+            f"{self._picture()}{notes_html(self.notes)}{change}<details><summary>{escape(self.headline)}</summary>"
             f"{compact_html(columns, cells, first, keys=keys)}</details>"
             f"<details><summary>its config.pbtxt</summary>{_PRE}{escape(self.config_pbtxt)}</pre></details></div>"
         )

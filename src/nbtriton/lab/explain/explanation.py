@@ -16,7 +16,7 @@ from nbtriton.common.checks import NAME, SERVER, Kind, check
 from nbtriton.common.errors import TritonError
 from nbtriton.drawing.advice import advice_html, advice_text
 from nbtriton.drawing.numbers import measure
-from nbtriton.drawing.table import Column, Link, table_html, table_text
+from nbtriton.drawing.table import Column, Link, notes_html, table_html, table_text
 from nbtriton.lab.explain.findings import (
     ModelRecord,
     Proposal,
@@ -121,9 +121,7 @@ class Explanation:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        parts = [f"<p><b>{escape(self.headline)}</b></p>", "<ul>"]
-        parts += [f"<li>{escape(finding)}</li>" for finding in self.findings]
-        parts.append("</ul>")
+        parts = [f"<p><b>{escape(self.headline)}</b></p>", notes_html(self.findings)]
         if self._first_line:
             parts.append(advice_html(self._first_line, "a measurement sends requests"))
         if self.reasons:

@@ -18,7 +18,7 @@ from nbtriton.drawing.living import living_page
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.panels import curve_scenes
 from nbtriton.drawing.scene import Shape, fitting, to_svg
-from nbtriton.drawing.table import Column, compact_html, in_units, table_text
+from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, table_text
 from nbtriton.lab.perf import curves
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import save_png, series_of, target_of
@@ -134,8 +134,7 @@ def html(report: PerfReport) -> str:
         parts += [picture, compact_html(columns, rows, first, keys=keys)]
     notes = _notes(report)
     if notes:
-        items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-        parts.append(f"<ul>{items}</ul>")
+        parts.append(notes_html(notes))
     parts.append("</div>")
     return "".join(parts)
 

@@ -15,7 +15,7 @@ from nbtriton.common.checks import PATH, check
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
 from nbtriton.common.packages import needed
 from nbtriton.drawing.numbers import counted, measure, percentile
-from nbtriton.drawing.table import Column, compact_html, in_units, table_text
+from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, table_text
 from nbtriton.lab.perf.machine import disturbed
 from nbtriton.model.config import (
     ModelConfig,
@@ -503,11 +503,10 @@ class Profile:
         columns, rows = self._table()
         remarks = self._remarks()
         text = [self.headline, table_text(columns, rows), *(f"note: {each}" for each in remarks)]
-        items = "".join(f"<li>{escape(each)}</li>" for each in remarks)
         html = (
             f'<div class="nbt-perf"><p>{escape(self.headline)}</p>{compact_html(columns, rows, ())}'
         )
-        return {"text/plain": "\n".join(text), "text/html": f"{html}<ul>{items}</ul></div>"}
+        return {"text/plain": "\n".join(text), "text/html": f"{html}{notes_html(remarks)}</div>"}
 
 
 def _unreadable(path: str | Path, error: Exception) -> InvalidArgumentError:
