@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nbtriton.backends.parameters import text_parameter
 from nbtriton.model.config import ModelConfig, enum_name, parse_pbtxt
 
 # By backend: the parameter with the threads of one execution. 0 and -1 leave the number to the backend.
@@ -47,8 +48,7 @@ def _threads(config: ModelConfig) -> int:
         return 0
     # A group on GPUs has `count` instances on each; without groups Triton makes one instance.
     instances = sum((group.count or 1) * max(1, len(group.gpus)) for group in config.instance_group)
-    name = _THREADS.get(config.backend, "")
-    given = config.parameters[name].string_value if name in config.parameters else ""
+    given = text_parameter(config, _THREADS.get(config.backend, "")) or ""
     return (instances or 1) * (int(given) if given.isdecimal() and int(given) else 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from statistics import median
 from typing import Any, Unpack
 
 from nbtriton.common.checks import CALL, NAME, check, optional
@@ -19,12 +20,12 @@ from nbtriton.extensions.twin.statistics import (
     times_of,
     traffic_of,
 )
-from nbtriton.extensions.twin.twin import Twin
+from nbtriton.extensions.twin.twin import Twin, instances_of
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.simulate.model_profile import EngineCosts, ModelProfile, ServicePoint
 from nbtriton.lab.simulate.prediction import whatif
 from nbtriton.lab.simulate.profiling import profile
-from nbtriton.model.config import ModelConfig, format_pbtxt, is_ensemble, plan_instances
+from nbtriton.model.config import ModelConfig, format_pbtxt, is_ensemble
 from nbtriton.options.table import read_settings, signed
 from nbtriton.serving.clients.address import address_of
 from nbtriton.serving.clients.base import Client
@@ -113,7 +114,7 @@ def twin(
         where = f"{client.protocol}://{client.url}"
     seconds = looks[-1][0] - looks[0][0]
     traffic = {
-        name: traffic_of(looks[0][1].get(name, {}), looks[-1][1][name], seconds) for name in configs
+        name: traffic_of(looks[0][1].get(name), looks[-1][1][name], seconds) for name in configs
     }
     models, notes = _models(configs, looks, given["at_once"])
     if given["measure_s"] is not None:
@@ -175,7 +176,7 @@ def _round_trip_us(client: Client[Any]) -> float:
         began_s = time.perf_counter()
         client.describe()
         took_s.append(time.perf_counter() - began_s)
-    return sorted(took_s)[_PINGS // 2] * 1e6
+    return median(took_s) * 1e6
 
 
 def _check_model(model: str | None, configs: Mapping[str, ModelConfig], url: str) -> None:
@@ -203,7 +204,7 @@ def _models(
             continue
         if not any(one.deviation_us for one in times.values()):
             single.append(name)
-        found[name] = _profile(config, times, at_once or _instances(config))
+        found[name] = _profile(config, times, at_once or instances_of(config))
     notes = []
     if left_out:
         notes.append(
@@ -216,10 +217,6 @@ def _models(
     if at_once is not None:
         notes.append(f"assumed: {counted(at_once, 'execution')} at once take as long as one does")
     return found, notes
-
-
-def _instances(config: ModelConfig) -> int:
-    return max(1, sum(not plan.passive for plan in plan_instances(config, gpus=None)))
 
 
 def _profile(config: ModelConfig, times: Mapping[int, Times], at_once: int) -> ModelProfile:

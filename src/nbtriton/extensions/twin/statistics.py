@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+from nbtriton.lab.perf.breakdown import breakdown
+
 _PHASES = ("compute_input", "compute_infer", "compute_output")
 # Pieces of the stretch from which a variance is estimated; equally likely times of a distribution.
 _LEAST_PIECES = 4
@@ -111,27 +113,25 @@ def times_of(looks: Sequence[Entry]) -> dict[int, Times]:
     return {size: times for size, times in sorted(found.items()) if times.mean_us > 0}
 
 
-def traffic_of(first: Entry, last: Entry, seconds: float) -> Traffic:
+def traffic_of(first: Entry | None, last: Entry, seconds: float) -> Traffic:
     """Return the traffic of a model between two looks at its statistics."""
-    if _count(first, "success") > _count(last, "success"):  # it was loaded again
-        first = {}
-    requests = _count(last, "success") - _count(first, "success")
-    executions = int(last["execution_count"]) - int(first.get("execution_count", 0))
-    rows = int(last["inference_count"]) - int(first.get("inference_count", 0))
-
-    def per_request_us(*stages: str) -> float:
-        ns = sum(_ns(last, stage) - _ns(first, stage) for stage in stages)
-        return ns / requests / 1000 if requests else 0.0
-
+    before = {"model_stats": [] if first is None else [first]}
+    served = breakdown(before, {"model_stats": [last]}, str(last["name"]))
+    failed = _failures(last) - (0 if first is None else _failures(first))
+    if failed < 0:  # it was loaded again
+        failed = _failures(last)
+    if served is None:
+        return Traffic(0, failed, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    requests = served.success_count
     return Traffic(
         requests,
-        _count(last, "fail") - _count(first, "fail"),
+        failed,
         requests / seconds,
-        rows / requests if requests else 0.0,
-        rows / executions if executions else 0.0,
-        per_request_us("queue"),
-        per_request_us(*_PHASES),
-        per_request_us("success"),
+        served.inference_count / requests if requests else 0.0,
+        served.mean_batch_size,
+        served.queue_us,
+        served.accounted_us - served.queue_us,
+        served.request_us,
     )
 
 
@@ -155,9 +155,5 @@ def _pooled(parts: Sequence[tuple[int, float]]) -> Times:
     return Times(count, mean_us, math.sqrt(variance))
 
 
-def _count(entry: Entry, stage: str) -> int:
-    return int(entry["inference_stats"][stage]["count"]) if entry else 0
-
-
-def _ns(entry: Entry, stage: str) -> int:
-    return int(entry["inference_stats"][stage]["ns"]) if entry else 0
+def _failures(entry: Entry) -> int:
+    return int(entry["inference_stats"]["fail"]["count"])

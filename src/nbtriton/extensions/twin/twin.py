@@ -12,7 +12,7 @@ from nbtriton.common.packages import needed
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.simulate.model_profile import ModelProfile, Profile
-from nbtriton.model.config import ModelConfig, amend, parse_pbtxt
+from nbtriton.model.config import ModelConfig, amend, parse_pbtxt, plan_instances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,5 +109,9 @@ def _stand_in(model: ModelProfile) -> ModelConfig:
     config.parameters[DECLARED].string_value = cost
     # Files of the model's directory are there, not here.
     del config.model_warmup[:]
-    count = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
-    return amend(config, f"instance_group {{ kind: KIND_CPU count: {max(1, count)} }}")
+    return amend(config, f"instance_group {{ kind: KIND_CPU count: {instances_of(config)} }}")
+
+
+def instances_of(config: ModelConfig) -> int:
+    """Return how many instances a model executes on."""
+    return max(1, sum(not plan.passive for plan in plan_instances(config, gpus=None)))
