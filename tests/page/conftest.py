@@ -137,9 +137,26 @@ def serious():
 
 
 @pytest.fixture
-def open_view(browser, site):
-    """Open a widget in an imitated host; any script error fails the test."""
+def new_page(browser):
+    """Make pages, each with a context of these options; any script error fails the test."""
     contexts, errors = [], []
+
+    def make(**options):
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not errors, errors
+
+
+@pytest.fixture
+def open_view(new_page, site):
+    """Open a widget in an imitated host."""
 
     def open_(view, host="plain-light", motion="reduce", width=1000):
         style, scheme = HOSTS[host]
@@ -159,38 +176,27 @@ def open_view(browser, site):
             "/": ("text/html", page_text),
             "/widget.js": ("text/javascript", view._esm),
         }
-        context = browser.new_context(
+        page = new_page(
             color_scheme=scheme, reduced_motion=motion, viewport={"width": width, "height": 700}
         )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"http://127.0.0.1:{site.server_port}/")
         page.wait_for_function("window.ready")
         return page
 
-    yield open_
-    for context in contexts:
-        context.close()
-    assert not errors, errors
+    return open_
 
 
 @pytest.fixture
-def open_html(browser):
+def open_html(new_page):
     """Open a static form in an imitated host, where no script runs."""
-    contexts = []
 
     def open_(html, host="plain-light", width=1000):
         style, scheme = HOSTS[host]
-        context = browser.new_context(
+        page = new_page(
             color_scheme=scheme,
             java_script_enabled=False,
             viewport={"width": width, "height": 700},
         )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
         ink = "#ddd" if "dark" in host else "#222"
         page.set_content(
             f'<!doctype html><meta charset="utf-8"><style>body{{color:{ink}}}{style}</style>'
@@ -198,9 +204,7 @@ def open_html(browser):
         )
         return page
 
-    yield open_
-    for context in contexts:
-        context.close()
+    return open_
 
 
 CONTRASTS = """() => {

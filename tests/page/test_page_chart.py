@@ -14,7 +14,6 @@ from nbtriton.drawing.panels import frontier_scenes
 from nbtriton.drawing.scene import to_svg
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.widgets.plots import plot
-from tests.page.conftest import PATIENCE_MS
 from tests.perf.test_perf_report import point
 
 pytestmark = pytest.mark.browser
@@ -37,25 +36,17 @@ def report(**options):
 
 
 @pytest.fixture
-def open_file(browser, tmp_path):
-    """Open a file, where no kernel is; any script error fails the test."""
-    contexts, errors = [], []
+def open_file(new_page):
+    """Open a file, where no kernel is."""
 
     def open_(path, width=1000, scheme="light"):
-        context = browser.new_context(
+        page = new_page(
             viewport={"width": width, "height": 1000}, color_scheme=scheme, accept_downloads=True
         )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(Path(path).as_uri())
         return page
 
-    yield open_
-    for context in contexts:
-        context.close()
-    assert not errors, errors
+    return open_
 
 
 @pytest.fixture
