@@ -195,10 +195,13 @@ class TritonPythonModel:
 
 
 @pytest.mark.slow
-def test_an_unread_stream_of_a_worker_holds_no_other(tmp_path):
+@pytest.mark.parametrize("place", ["process", "ray"])
+def test_an_unread_stream_of_a_worker_holds_no_other(tmp_path, place):
+    if place == "ray":
+        pytest.importorskip("ray", reason="needs Ray: pip install 'nbtriton[ray]'")
     (tmp_path / "model.py").write_text(IN_A_WORKER)
-    isolated = 'parameters { key: "INSTANCE_ISOLATION" value { string_value: "process" } }'
-    with nt.Server() as server:
+    isolated = f'parameters {{ key: "INSTANCE_ISOLATION" value {{ string_value: "{place}" }} }}'
+    with nt.Server(ray="local:2") as server:
         server.load(CONFIG % 3 + isolated, tmp_path / "model.py", name="count")
         unread = server.stream("count", {"IN": np.array([0])})
         next(unread)

@@ -245,14 +245,14 @@ class Inspection:
     def max_unread_responses(self, name: str, version: int = -1) -> int:
         """Return how many responses of a request may be unread when the model goes on; 0 for any number.
 
-        Of a model in a process one thread takes the responses to all requests, and may not wait for one reader. A model that
+        Of a model in a worker one thread takes the responses to all requests, and may not wait for one reader. A model that
         is being unloaded waits for none.
         """
         try:
             runtime = self._registry.resolve(name, version)
         except TritonError:
             return 0
-        if isinstance(runtime, ModelRuntime) and runtime.backend.isolation == "process":
+        if isinstance(runtime, ModelRuntime) and runtime.backend.isolation != "thread":
             return 0
         return max_unread_responses(runtime.config)
 
