@@ -278,6 +278,9 @@ def test_a_rate_that_the_server_cannot_follow_is_not_the_senders_fault():
     said = notes_of([5] * 200, 1.0, late_ms=250.0)
     assert "The sender was not able to keep up" in said
     assert "queue grew" not in said
+    # So it is where the last request stalls, which lengthens the window but makes no other late.
+    said = notes_of([2] * 39 + [2000], 2.1, late_ms=36.0)
+    assert "The sender was not able to keep up" in said
     # Neither: the last requests are answered a second after the last one was sent.
     assert not notes_of([1000] * 40, 1.1, rate=400.0)
 

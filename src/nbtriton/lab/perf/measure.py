@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -439,8 +440,8 @@ def measured_point(
                 mode,
                 value,
                 measured,
+                verdict,
                 varies=varies,
-                before_s=_shortest_s(verdict) if verdict.outcome == "not judged" else 0.0,
             ),
         ),
         throughputs=tuple(w.requests_per_s * batch_size for w in verdict.windows),
@@ -455,27 +456,30 @@ def _shortest_s(verdict: Verdict) -> float:
 
 
 def _missed_rate(
-    mode: LoadMode, value: float, measured: Measurement, *, varies: bool, before_s: float
+    mode: LoadMode, value: float, measured: Measurement, verdict: Verdict, *, varies: bool
 ) -> str:
     """Return a note if the server ended clearly fewer requests per second than were due.
 
     Parameters
     ----------
-    mode, value, measured
+    mode, value, measured, verdict
         As of the point.
     varies : bool
         The number that is due varies by chance, as that of a poisson schedule.
-    before_s : float
-        Time in the window in which no request can have ended.
     """
+    shortest_s = _shortest_s(verdict)
+    # Of a number of requests, the window begins with the first: none can have ended before that.
+    before_s = shortest_s if verdict.outcome == "not judged" else 0.0
     due = value * (measured.window_s - before_s)
     if mode not in ("request_rate", "intervals") or due <= 0:
         return ""
     ended = measured.request_count + measured.error_count
     if ended >= _REACHED * due - (3 * math.sqrt(due) if varies else _EDGES):
         return ""
-    # Sent that much later than due, they ended later too.
-    if measured.lateness_avg_us / 1e6 > (due - ended) / value / 4:
+    # Most waited longer to be sent than in the server: the sender is the cause. Medians, as one stall
+    # at the end of a window lengthens it without making a request late.
+    late_ns = [ns for window in verdict.windows for ns in window.lateness_ns]
+    if late_ns and median(late_ns) / 1e9 > measured.latency.p50_us / 1e6 - shortest_s:
         return ""
     return (
         f"throughput {ended / due:.0%} of the rate asked for ({value:g}/s): the queue grew. More "
