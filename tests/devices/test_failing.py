@@ -6,8 +6,8 @@ import logging
 import pytest
 
 import nbtriton as nt
-from nbtriton.backends.devices.simulated_streams import Clock
 from nbtriton.common.errors import TritonError
+from nbtriton.extensions.simulated_gpus.streams import Clock
 from tests.devices.test_serving import CPU, GPU, ROWS, chain, double
 
 TENSOR = 'name: "%s" data_type: TYPE_FP32 dims: [ 4 ]'

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.backends.devices.simulated_streams import Clock
 from nbtriton.common.errors import LoadError, TritonError
 from nbtriton.extensions.copies import bounces
+from nbtriton.extensions.simulated_gpus.streams import Clock
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 GPU = "max_batch_size: 8 instance_group [ { kind: KIND_GPU gpus: [ %d ] } ]"

@@ -11,8 +11,8 @@ from nbtriton.backends.core.synchronize import copies_of
 from nbtriton.backends.devices.base import OutOfMemoryError
 from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs
-from nbtriton.backends.devices.simulated import SimulatedDevice
-from nbtriton.backends.devices.simulated_streams import SimulatedEvent, UnorderedError
+from nbtriton.extensions.simulated_gpus.device import SimulatedDevice
+from nbtriton.extensions.simulated_gpus.streams import SimulatedEvent, UnorderedError
 from tests.devices.virtual import VirtualClock
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbtriton.backends.devices.simulated_streams import Clock
+from nbtriton.extensions.simulated_gpus.streams import Clock
 
 __all__ = ["VirtualClock"]
 

@@ -66,6 +66,14 @@ def add_plus(parser):
     parser.set_defaults(run=lambda arguments: print(arguments.number + 1) or 0)
 
 
+class Gpu:
+    def __init__(self, index, settings, ledger):
+        self.name = f"outside {index}: {settings}"
+
+    def close(self):
+        pass
+
+
 class Spans:
     closed = 0
 
@@ -97,6 +105,7 @@ MODELS = {"increment": increment}
 PLACES = {
     "backends": ("plus", "Plus"),
     "commands": ("plus", "add_plus"),
+    "devices": ("simulated", "Gpu"),
     "endpoints": ("hello", "Hello"),
     "exporters": ("plus", "PlusExporter"),
     "isolations": ("plus", "PlusBackend"),
@@ -152,6 +161,15 @@ with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
     url = f"http://127.0.0.1:{endpoints.http_port}/v2/models/twice/ready"
     assert urllib.request.urlopen(url).status == 200
 '''
+NO_GPUS = """
+with nt.Server(gpus="simulated:2") as other:
+    try:
+        other.devices[1]
+    except nt.TritonError as error:
+        assert "no simulated GPUs in this installation" in str(error)
+    else:
+        raise AssertionError("a simulated GPU without the extension")
+"""
 OUTSIDE_PROGRAM = '''
 from nbtriton.magics.cli import main
 from outside import increment
@@ -171,6 +189,8 @@ OUT = increment(IN=IN)
 assert server.infer("added", {"IN": x[0]})["OUT"].tolist() == [2]
 with server.serve(http_port=None, grpc_port=None, metrics_port=None, hello_port=0) as endpoints:
     assert urllib.request.urlopen(f"http://127.0.0.1:{endpoints.hello_port}/").read() == b"hello"
+with nt.Server(gpus="simulated:2") as other:
+    assert other.devices[1].name == "outside 1: simulated:2"
 import outside
 from nbtriton.serving.frontends import OpenTelemetry
 
@@ -190,7 +210,7 @@ def run(folder: Path, program: str) -> None:
 
 
 def test_the_core_works_alone(tmp_path: Path) -> None:
-    run(tmp_path, ALONE + PROGRAM)
+    run(tmp_path, ALONE + PROGRAM + NO_GPUS)
 
 
 def test_a_package_outside_adds_one_of_each_kind(tmp_path: Path) -> None:

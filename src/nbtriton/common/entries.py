@@ -26,6 +26,7 @@ Kind: TypeAlias = Literal[
     "tracers",
     "isolations",
     "platforms",
+    "devices",
 ]
 
 # The core's own entries of each kind. Backends are asked about a source in this order: an nn.Module

@@ -17,6 +17,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "repeat": "nbtriton.extensions.demonstration:RepeatBackend",
     },
     "commands": {"env": "nbtriton.extensions.environments.command:add_env"},
+    "devices": {"simulated": "nbtriton.extensions.simulated_gpus.device:SimulatedDevice"},
     "endpoints": {"openai": "nbtriton.extensions.openai.endpoint:OpenAiEndpoint"},
     "exporters": {
         "onnxruntime": "nbtriton.extensions.onnxruntime.export:OnnxExporter",

@@ -1,9 +1,9 @@
 """The interface between the engine and a device: memory, copies, streams, events, errors.
 
 Two implementations: CUDA (`nbtriton.backends.devices.cuda`, by torch or CuPy) and the simulated GPU
-(`nbtriton.backends.devices.simulated`). Work on a device is asynchronous: a call that starts it
-returns immediately, the work of one stream is done in order, and an event is reached when the
-stream has done all work before it.
+(`nbtriton.extensions.simulated_gpus`). Work on a device is asynchronous: a call that starts it returns
+immediately, the work of one stream is done in order, and an event is reached when the stream has done all work
+before it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbtriton.backends.devices.ledger import CopyLedger
-from nbtriton.backends.devices.settings import SimulatedGPUs, parse_simulated
-from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.backends.devices.settings import SIMULATED, SimulatedGPUs, parse_simulated
+from nbtriton.common import entries
+from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices.base import Device
@@ -122,9 +123,13 @@ class DeviceSet(Mapping[int, "Device"]):
 
     def _make(self, index: int) -> Device:
         if self.simulated is not None:
-            from nbtriton.backends.devices.simulated import SimulatedDevice
-
-            return SimulatedDevice(index, self.simulated, self.ledger)
+            place = entries.place_of("devices", SIMULATED)
+            if place is None:
+                raise UnsupportedError(
+                    "there are no simulated GPUs in this installation of nbtriton"
+                )
+            device: Device = entries.load(place)(index, self.simulated, self.ledger)
+            return device
         from nbtriton.backends.devices.cuda import CudaDevice
 
         return CudaDevice(index, self.ledger)

@@ -6,6 +6,7 @@ a BF16 tensor is a torch tensor, or a numpy array of the ``ml_dtypes`` package.
 
 from nbtriton.model.tensors.arrays import (
     Array,
+    add_kind,
     copy_of,
     datatype_of,
     format_shape,
@@ -32,7 +33,7 @@ from nbtriton.model.tensors.datatypes import (
 from nbtriton.model.tensors.strings import as_bytes_array, deserialize_bytes, serialize_bytes
 
 __all__ = [
-    "DATATYPES", "Array", "as_array", "as_bytes_array", "copy_of", "datatype_number", "datatype_of",
+    "DATATYPES", "Array", "add_kind", "as_array", "as_bytes_array", "copy_of", "datatype_number", "datatype_of",
     "deserialize_bytes", "format_shape", "gather", "is_on_device", "kind_of", "nbytes_of", "numpy_dtype", "own",
     "read_only", "scatter", "serialize_bytes", "shape_of", "to_config", "to_kind", "to_numpy", "to_protocol",
     "to_torch",

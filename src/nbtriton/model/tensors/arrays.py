@@ -18,8 +18,7 @@ from nbtriton.model.tensors.datatypes import NUMPY_DTYPES, numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A numpy.ndarray, torch.Tensor, cupy.ndarray or nbtriton.backends.devices.simulated.SimulatedArray. Any: torch and
-# CuPy may not be installed.
+# A numpy.ndarray, torch.Tensor, cupy.ndarray or array of a simulated GPU. Any: torch and CuPy may not be installed.
 Array: TypeAlias = Any
 
 # Final: rule 13 of docs/compiled.md.
@@ -317,6 +316,11 @@ def kind_or_none(array: object) -> str | None:
     return kind
 
 
+def add_kind(kind: str, array_type: type) -> None:
+    """Name the kind of another type of arrays: that of simulated GPUs comes from an extension."""
+    _BY_TYPE[array_type] = kind
+
+
 def _kind_of_new(array: object) -> str | None:
     """Return the kind of an array of a type not seen so far; None if it is not an array."""
     if isinstance(array, _ndarray):
@@ -328,9 +332,6 @@ def _kind_of_new(array: object) -> str | None:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, getattr(cupy, "ndarray", ())):
         return "cupy"
-    simulated = sys.modules.get("nbtriton.backends.devices.simulated")
-    if simulated is not None and isinstance(array, getattr(simulated, "SimulatedArray", ())):
-        return "simulated"
     return None
 
 

@@ -28,14 +28,14 @@ from nbtriton.backends.devices.base import (
 )
 from nbtriton.backends.devices.ledger import BY_LINE, HOST, CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs
-from nbtriton.backends.devices.simulated_streams import (
+from nbtriton.extensions.simulated_gpus.streams import (
     Access,
     Clock,
     SimulatedEvent,
     SimulatedStream,
     Timeline,
 )
-from nbtriton.model.tensors import Array, to_numpy
+from nbtriton.model.tensors import Array, add_kind, to_numpy
 
 _REDUCTIONS = frozenset((
     "sum", "mean", "max", "min", "amax", "amin", "prod", "std", "var", "all", "any", "argmax", "argmin", "cumsum",
@@ -302,8 +302,10 @@ class SimulatedArray(NDArrayOperatorsMixin):
         return self._data
 
 
+add_kind("simulated", SimulatedArray)
+
 # Modules whose frames are between a model's code and the device.
-_BETWEEN = ("nbtriton.backends.devices.simulated", "numpy")
+_BETWEEN = (__name__, "numpy")
 # Units of a device that work in parallel.
 _COMPUTE, _IN, _OUT = "compute", "copies in", "copies out"
 

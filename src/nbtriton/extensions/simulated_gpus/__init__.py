@@ -1,0 +1,1 @@
+"""Simulated GPUs: devices that a server gets by ``gpus="simulated:2"``."""
