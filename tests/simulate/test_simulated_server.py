@@ -68,6 +68,25 @@ def test_the_costs_of_the_engine_add_up():
     assert 8e6 / point.infer_per_s == pytest.approx(2000 + 30 + 8 * (40 + 50 + 10) + 60, rel=0.01)
 
 
+def test_an_instance_does_not_wait_for_a_client_elsewhere():
+    far = profile(more="", costs=EngineCosts(way_us=400))
+    one, two = whatif(far, concurrency=[1, 2]).points
+    assert one.latency_p50_us == one.latency_p99_us == 1000 + 2 * 400
+    assert two.infer_per_s == pytest.approx(1000, rel=0.01)
+    # Eight that are answered together: the first to be back leaves alone, and the others together.
+    batched = only(whatif(profile(costs=EngineCosts(way_us=400)), concurrency=8))
+    assert set(batched.server.batch_sizes) == {1, 7}
+    more = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+    full = profile(rows=1, more=more, costs=EngineCosts(way_us=400))
+    assert only(whatif(full, concurrency=4, request_count=40)).error_count > 0
+
+
+def test_requests_of_a_client_elsewhere_leave_one_after_the_other():
+    costs = EngineCosts(submit_us=100, way_us=400)
+    point = only(whatif(profile(more="", costs=costs), concurrency=32, instances=32))
+    assert point.infer_per_s == pytest.approx(10_000, rel=0.01)
+
+
 def test_a_lone_request_waits_for_the_queue_delay():
     point = only(whatif(profile(), request_rate=10, max_queue_delay_us=500, request_count=20))
     assert point.outcome == "predicted"

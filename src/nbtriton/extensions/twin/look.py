@@ -109,7 +109,7 @@ def twin(
                 raise
         configs = {name: client.config(name) for name in looks[-1][1]}
         _check_model(model, configs, url)
-        round_trip_us = _round_trip_us(client)
+        round_trip_us, client_us = _call_us(client)
         described = client.describe()
         where = f"{client.protocol}://{client.url}"
     seconds = looks[-1][0] - looks[0][0]
@@ -136,8 +136,7 @@ def twin(
         chosen,
         models,
         ensembles,
-        costs=EngineCosts(submit_us=overhead_us / 2, answer_us=overhead_us / 2),
-        shared_interpreter=False,
+        costs=EngineCosts(submit_us=client_us, way_us=max(0.0, overhead_us - client_us) / 2),
         environment={"server": f"{described} at {where}"},
         elapsed_s=time.monotonic() - started_s,
         interrupted=interrupted,
@@ -145,8 +144,8 @@ def twin(
     )
     seen, remarks = _seen(found, known)
     first = (
-        f"a request's way there and back takes {measure(round_trip_us)} µs; statistics do not say how executions slow each "
-        "other down"
+        f"a request's way there and back takes {measure(round_trip_us)} µs, of which {measure(client_us)} µs are the client's: "
+        "measured from here; statistics do not say how executions slow each other down"
     )
     return replace(found, seen=seen, notes=(first, *notes, *remarks))
 
@@ -169,14 +168,15 @@ def _looks(
             )
 
 
-def _round_trip_us(client: Client[Any]) -> float:
-    """Return the median time of a call that computes nothing."""
-    took_s = []
+def _call_us(client: Client[Any]) -> tuple[float, float]:
+    """Return the median time of a call that computes nothing, and of the client's thread for it."""
+    took_s, worked_s = [], []
     for _ in range(_PINGS):
-        began_s = time.perf_counter()
+        began_s, before_s = time.perf_counter(), time.thread_time()
         client.describe()
+        worked_s.append(time.thread_time() - before_s)
         took_s.append(time.perf_counter() - began_s)
-    return median(took_s) * 1e6
+    return median(took_s) * 1e6, median(worked_s) * 1e6
 
 
 def _check_model(model: str | None, configs: Mapping[str, ModelConfig], url: str) -> None:

@@ -87,7 +87,7 @@ class Calibration:
     ) -> None:
         self.foreign = 0
         enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-        self.shared_interpreter = server is not None and enabled()
+        self.shared_interpreter = enabled()  # of a remote server: the client's
         self._target = target
         self._server = server
         self._configs = configs
@@ -209,10 +209,7 @@ class Calibration:
         wakes = [measured.wake_ns for measured in self._measurements.values()]
         wake = upper_median([*self._wake, *(each for each in wakes if each is not None)])
         if self._server is None:
-            half = around / 2000
-            return EngineCosts(
-                submit_us=half, answer_us=half, loop_us=loop / 1000, wake_us=wake / 1000
-            )
+            return EngineCosts(way_us=around / 2000, loop_us=loop / 1000, wake_us=wake / 1000)
         request_ns, batch_ns = fitted_line(self._gaps)
         if not self._gaps:
             request_ns, batch_ns = around + loop, inline

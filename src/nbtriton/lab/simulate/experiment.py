@@ -51,8 +51,16 @@ from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.traffic import Call
 from nbtriton.lab.perf.windows import LevelMeter, Verdict, Window
-from nbtriton.lab.simulate.core.loads import ClosedLoop, Load, OneCaller, OpenLoop, Recorder, Replay
-from nbtriton.lab.simulate.core.world import Trace
+from nbtriton.lab.simulate.core.loads import (
+    ClosedLoop,
+    Load,
+    OneCaller,
+    OpenLoop,
+    Recorder,
+    Replay,
+    Way,
+)
+from nbtriton.lab.simulate.core.world import Runtime, Trace
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import DeviceUse, SimulatedServer
 from nbtriton.model.config import ModelConfig
@@ -217,7 +225,7 @@ class Experiment:
 
     def _load(self, model: str, level: Level) -> Load:
         traffic, lanes, serial = traffic_of(level)
-        world, target = self._server.world, self._server.runtime(model)
+        world, target = self._server.world, self._target(model)
         rows, limit = max(1, level.workload.batch_size), level.request_count
         load = level.load
         if isinstance(load, Concurrency):
@@ -227,6 +235,10 @@ class Experiment:
         assert not isinstance(load, PeriodicConcurrency)  # for streams, which are not simulated
         due_ns = send_times_ns(load, seed=level.seed)
         return OpenLoop(world, target, traffic, rows, limit, due_ns, lanes, serial=serial)
+
+    def _target(self, model: str) -> Runtime:
+        world, runtime = self._server.world, self._server.runtime(model)
+        return Way(world, runtime) if world.costs.way_ns else runtime
 
     def _advance(self, until_ns: int) -> None:
         """Fire all events up to a time, which it then is."""
@@ -286,7 +298,7 @@ class Experiment:
         """
         requests = list(requests)
         names = dict.fromkeys((*models, *(each.call.model for each in requests)))
-        targets = {name: self._server.runtime(name) for name in names}
+        targets = {name: self._target(name) for name in names}
         keys: dict[int, int] = {}
         run = Replay(
             self._server.world,

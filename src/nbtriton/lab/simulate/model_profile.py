@@ -112,6 +112,8 @@ class EngineCosts:
     wait_us : float
         Processor time of a thread's wait until a given time: the sender of an open loop, the scheduler
         for a queue delay.
+    way_us : float
+        Between a client elsewhere and the server, one way: it occupies neither.
     """
 
     submit_us: float = 0.0
@@ -124,6 +126,7 @@ class EngineCosts:
     step_us: float = 0.0
     timer_us: float = 0.0
     wait_us: float = 0.0
+    way_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +469,7 @@ class Profile:
             return [*self.notes]
         costs = self.costs
         first = (
-            f"the engine and the client take {costs.submit_us + costs.answer_us + costs.loop_us:.1f} "
+            f"the engine and the client take {costs.submit_us + costs.answer_us + costs.loop_us + 2 * costs.way_us:.1f} "
             f"µs a request and {costs.settle_us + costs.start_us:.1f} µs a batch; a thread wakes up "
             f"in {costs.wake_us:.0f} µs"
         )

@@ -21,7 +21,7 @@ from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.lab.perf.sweep import SERVER_OPTIONS, Configuration, SweepPlan, model_tree
 from nbtriton.lab.perf.traffic import SequenceData, SequencePlan
 from nbtriton.lab.simulate.experiment import Experiment
-from nbtriton.lab.simulate.model_profile import Profile
+from nbtriton.lab.simulate.model_profile import EngineCosts, Profile
 from nbtriton.lab.simulate.server import DOUBTFUL
 from nbtriton.model.config import normalize
 from nbtriton.options.table import signed
@@ -36,6 +36,9 @@ _REQUESTS = 1000
 # Nine of ten measurements on a quiet machine were within these shares of their predictions, of throughput and of the
 # 99th percentile (40 cases of bench.predict: 4.2% and 24.3%).
 _MARGIN, _TAIL_MARGIN = 0.05, 0.25
+# A client elsewhere may be so much slower or faster than the one that the profile was made with: which of the requests that
+# are answered together share the next batch is decided within its time for one of them.
+_CLIENT_MARGIN = 0.5
 # A measured window of a hundred requests has one more or one less, at any rate that the server follows.
 _COUNT_MARGIN = 0.01
 _OPTIONS = {name: option for name, option in PERF.items() if name not in _PLACE}
@@ -189,7 +192,7 @@ def _bounds(profile: Profile) -> tuple[Profile, Profile]:
     is what other programs took: beside those that use a share *b* of the cores, an execution that computes gets 1 - b
     of a core, so that at rest it may take 1 - b of the measured time, and a crowd such as was measured may make
     another one take 1 / (1 - b) of it. The third is `_MARGIN`. The slow profile has the stalls, also those of others, and
-    the fast one none.
+    the fast one none. The time of a client elsewhere, and of its way, varies by `_CLIENT_MARGIN`.
     """
     left = max(1 - profile.busy, 0.01)
     slow, fast = {}, {}
@@ -213,7 +216,17 @@ def _bounds(profile: Profile) -> tuple[Profile, Profile]:
             ),
         )
     # Stalls count where nobody else is known to have caused them.
-    return replace(profile, models=slow, others=None), replace(profile, models=fast)
+    return (
+        replace(profile, models=slow, others=None, costs=_costs(profile, 1 + _CLIENT_MARGIN)),
+        replace(profile, models=fast, costs=_costs(profile, 1 - _CLIENT_MARGIN)),
+    )
+
+
+def _costs(profile: Profile, factor: float) -> EngineCosts:
+    costs = profile.costs
+    if not costs.way_us:
+        return costs
+    return replace(costs, way_us=costs.way_us * factor, submit_us=costs.submit_us * factor)
 
 
 def judged(point: PerfPoint, profile: Profile) -> PerfPoint:

@@ -338,7 +338,7 @@ def _costs(profile: Profile) -> Costs:
             round(getattr(costs, f"{name}_us") * 1000)
             for name in (
                 "submit", "inline", "start", "wake", "settle", "answer", "loop", "step", "timer",
-                "wait",
+                "wait", "way",
             )
         )
     )  # fmt: skip

@@ -395,6 +395,76 @@ class _Sender(Event):
         self._load.send_due(now)
 
 
+class Way(Runtime):
+    """The way between a client elsewhere and a model or an ensemble: instances do not wait for it.
+
+    Parameters
+    ----------
+    world : World
+    target : Runtime
+    """
+
+    __slots__ = ("_target", "_world")
+
+    def __init__(self, world: World, target: Runtime) -> None:
+        super().__init__(target.name)
+        self._world = world
+        self._target = target
+
+    def submit(self, thread: Thread, request: Request) -> None:
+        request.sink = _WayBack(self._world, request.sink)
+        when = thread.now + self._world.costs.way_ns
+        self._world.calendar.at(when, _AtServer(self._target, request))
+
+
+class _WayBack(Sink):
+    __slots__ = ("_client", "_world")
+
+    def __init__(self, world: World, client: Sink) -> None:
+        self._world = world
+        self._client = client
+
+    def answered(self, thread: Thread, request: Request) -> None:
+        self._go(thread, request, "")
+
+    def failed(self, thread: Thread, request: Request, message: str) -> None:
+        self._go(thread, request, message or "the request was refused")
+
+    def _go(self, thread: Thread, request: Request, message: str) -> None:
+        request.sink = self._client
+        when = thread.now + self._world.costs.way_ns
+        self._world.calendar.at(when, _AtClient(request, message))
+
+
+class _AtServer(Event):
+    __slots__ = ("_request", "_target")
+
+    def __init__(self, target: Runtime, request: Request) -> None:
+        self._target = target
+        self._request = request
+
+    def fire(self, now: int) -> None:
+        thread = Thread()
+        thread.now = now
+        self._target.submit(thread, self._request)
+
+
+class _AtClient(Event):
+    __slots__ = ("_message", "_request")
+
+    def __init__(self, request: Request, message: str) -> None:
+        self._request = request
+        self._message = message
+
+    def fire(self, now: int) -> None:
+        thread, request = Thread(), self._request
+        thread.now = now
+        if self._message:
+            request.sink.failed(thread, request, self._message)
+        else:
+            request.sink.answered(thread, request)
+
+
 class Replay(Sink):
     """The clients of a recording.
 
