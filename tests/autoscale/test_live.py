@@ -15,6 +15,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.extensions.autoscale.policy import Policy
 from nbtriton.extensions.autoscale.scaling import Autoscale, running
+from nbtriton.lab.explain.timeline import read_timeline
 from tests.engine.conftest import gate, pb_utils, server
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, row
 from tests.until import until
@@ -59,6 +60,11 @@ def test_requests_that_wait_bring_instances_and_rest_takes_them_away(server: nt.
     told = [change.summary for change in history.changes if "autoscale" in change.summary]
     assert len(told) == len(frame) - 1
     assert told[0].startswith("autoscale, 1 to 2 instances: p99 is ")
+    rows = nt.events(server, "m").query("event == 'change'")["reason"].tolist()
+    assert [reason for reason in rows if "autoscale" in reason] == told
+    (lanes,) = read_timeline(server, "m", span_ms=60_000).models
+    (strip,) = (each for each in lanes.strips if each.name == "changes")
+    assert told[0] in [span.label for span in strip.spans]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +18,7 @@ from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
 from nbtriton.lab.explain.traffic import calls_between, records_of
 from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
+from nbtriton.runtime.engine.core.snapshot import Change
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
@@ -277,6 +278,11 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     configs = {model.name: server.config(model.name) for model in server.models()}
     begin, end = _stretch(records, span_ms, monotonic_ns())
     models = [_lanes(one, begin, end, configs.get(one.name)) for one in records]
+    changes = {one.model.name: one.changes for one in server.history().models}
+    models = [
+        replace(one, strips=(*one.strips, *_changes(changes.get(one.name, ()), begin, end)))
+        for one in models
+    ]
     resources = resource_strips(server, begin)
     if resources:
         models.append(TimelineLanes("rate limiter", (), (), (), resources))
@@ -415,6 +421,17 @@ def _lanes(model: ModelRecords, begin: int, end: int, config: ModelConfig | None
     )
     strips = sequence_strips(model.requests, begin, slots, word)
     return TimelineLanes(model.name, lanes, bars, waits, strips)
+
+
+def _changes(changes: Sequence[Change], begin: int, end: int) -> Iterator[Strip]:
+    """Yield a strip of the configurations in a stretch, each with its reason, where it changed."""
+    spans = tuple(
+        Span((one.at_ns - begin) / 1e6, (until - begin) / 1e6, one.summary, 0.2)
+        for one, until in zip(changes, [*(each.at_ns for each in changes[1:]), end], strict=False)
+        if until > begin and one.at_ns < end
+    )
+    if len(spans) > 1:
+        yield Strip("changes", spans)
 
 
 def _bar(batch: BatchRecord, lane: int, begin: int, end: int) -> Bar:

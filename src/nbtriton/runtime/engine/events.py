@@ -35,8 +35,8 @@ def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFram
     pandas.DataFrame
         Times of events are in milliseconds since the first one (``at_ms``), durations in
         microseconds. An event is ``arrival``, ``batch`` (formed, with the reason for its size and
-        how many requests it left ``waiting``), ``start``, ``end``, ``answer`` or ``refusal`` (of a
-        request that never ran). A request in flight has no ``end`` and no ``answer``, and NaN for
+        how many requests it left ``waiting``), ``start``, ``end``, ``answer``, ``refusal`` (of a
+        request that never ran) or ``change`` (of the configuration since the first one, with what it is and why). A request in flight has no ``end`` and no ``answer``, and NaN for
         unfinished durations. ``batch`` is the number of its first request, ``caller`` that of the
         request which led to a step of an ensemble or to a call of a model (BLS), else 0.
 
@@ -82,6 +82,7 @@ def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFram
         return pd.DataFrame([_batch_row(batch, at_ms) for batch in batches], columns=_BATCH)
     rows = [row for request in requests for row in _request_events(request)]
     rows += [row for batch in batches for row in _batch_events(batch)]
+    rows += _change_events(server, model, since) if rows else []
     rows.sort(key=lambda row: (row[0], _ORDER.index(row[1])))
     return pd.DataFrame([(at_ms(row[0]), *row[1:]) for row in rows], columns=_EVENT)
 
@@ -99,7 +100,7 @@ def request_table(requests: Sequence[RequestRecord], since_ns: int | None = None
     return pd.DataFrame([_request_row(request, at_ms) for request in requests], columns=_REQUEST)
 
 
-_ORDER = ("arrival", "refusal", "batch", "start", "end", "answer")
+_ORDER = ("change", "arrival", "refusal", "batch", "start", "end", "answer")
 
 _EVENT = (
     "at_ms", "event", "model", "version", "request", "caller", "batch", "instance", "rows",
@@ -126,6 +127,16 @@ def _batch_events(batch: BatchRecord) -> list[tuple[Any, ...]]:
     ]
     end = (batch.end_ns, "end", *who, "", None, "FAILED" if batch.failed else "")
     return [*begun, end] if batch.end_ns else begun
+
+
+def _change_events(server: Server, name: str, since_ns: int) -> list[tuple[Any, ...]]:
+    return [
+        (one.at_ns, "change", each.model.name, each.model.version, None, 0, 0, "", 0, one.summary, None, "")
+        for each in server.history().models
+        if name in ("", each.model.name)
+        for one in each.changes
+        if one.at_ns >= since_ns
+    ]  # fmt: skip
 
 
 _REQUEST = (
