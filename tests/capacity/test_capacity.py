@@ -101,6 +101,18 @@ def test_the_network_is_added(found):
     assert slower.chosen.p99_ms == pytest.approx(found.chosen.p99_ms + 7)
 
 
+def test_a_network_that_varies_is_drawn_for_each_request():
+    # Executions take 10 ms, and nothing waits: p99 is that of the network.
+    assert plan(request_rate=1, network_ms=[1] * 19 + [20], p99_ms=31).chosen.p99_ms == 30
+    assert plan(request_rate=1, network_ms=[1] * 19 + [20], p99_ms=29).chosen is None
+    assert plan(request_rate=1, network_ms=[1] * 999 + [20], p99_ms=29).chosen.p99_ms == 11
+
+
+def test_a_long_way_leaves_a_node_its_capacity(found):
+    slower = plan(network_ms=1000, p99_ms=1040)
+    assert slower.chosen.utilization == pytest.approx(found.chosen.utilization, rel=0.01)
+
+
 def test_the_cheapest_machine_is_chosen(found):
     dear = {"instances": 4, "price_per_hour": 3.0}
     both = plan(machines={"dear": dear, "small": SMALL})

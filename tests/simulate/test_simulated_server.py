@@ -69,20 +69,28 @@ def test_the_costs_of_the_engine_add_up():
 
 
 def test_an_instance_does_not_wait_for_a_client_elsewhere():
-    far = profile(more="", costs=EngineCosts(way_us=400))
+    far = profile(more="", costs=EngineCosts(way_us=(400,)))
     one, two = whatif(far, concurrency=[1, 2]).points
     assert one.latency_p50_us == one.latency_p99_us == 1000 + 2 * 400
     assert two.infer_per_s == pytest.approx(1000, rel=0.01)
     # Eight that are answered together: the first to be back leaves alone, and the others together.
-    batched = only(whatif(profile(costs=EngineCosts(way_us=400)), concurrency=8))
+    batched = only(whatif(profile(costs=EngineCosts(way_us=(400,))), concurrency=8))
     assert set(batched.server.batch_sizes) == {1, 7}
     more = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
-    full = profile(rows=1, more=more, costs=EngineCosts(way_us=400))
+    full = profile(rows=1, more=more, costs=EngineCosts(way_us=(400,)))
     assert only(whatif(full, concurrency=4, request_count=40)).error_count > 0
 
 
+def test_ways_are_drawn_for_each_request():
+    far = profile(more="", costs=EngineCosts(way_us=(100,) * 9 + (5000,)))
+    point = only(whatif(far, request_rate=10, request_count=4000))
+    assert point.latency_p50_us == 1000 + 2 * 100
+    assert point.latency_p99_us == 1000 + 2 * 5000
+    assert point.latency_avg_us == pytest.approx(1000 + 2 * (0.9 * 100 + 0.1 * 5000), rel=0.05)
+
+
 def test_requests_of_a_client_elsewhere_leave_one_after_the_other():
-    costs = EngineCosts(submit_us=100, way_us=400)
+    costs = EngineCosts(submit_us=100, way_us=(400,))
     point = only(whatif(profile(more="", costs=costs), concurrency=32, instances=32))
     assert point.infer_per_s == pytest.approx(10_000, rel=0.01)
 

@@ -9,7 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
-from nbtriton.common.checks import CALL, MAPPING, NAME, Kind, check, number, optional, whole
+from nbtriton.common.checks import (
+    CALL,
+    MAPPING,
+    NAME,
+    Kind,
+    check,
+    is_list,
+    number,
+    optional,
+    whole,
+)
 from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.drawing.numbers import measure
 from nbtriton.extensions.capacity.options import CAPACITY, CapacitySettings
@@ -106,7 +116,7 @@ def capacity(
     kinds = {"profile": _PROFILE, "model": optional(NAME), "observer": optional(CALL)}
     check({"profile": profile, "model": model, "observer": observer}, kinds)
     search = _Search(model or profile.model, given, observer)
-    machines = _machines(search.model, profile, given["machines"])
+    machines = _machines(search.model, profile, given)
     interrupted = False
     try:
         for machine in sorted(machines, key=lambda one: one.price_per_hour / one.instances):
@@ -147,7 +157,10 @@ class _Search:
             rows = self.given["batch_size"]
             largest = max(1, machine.profile.config(self.model).max_batch_size // rows)
             level = 2 * instances * largest
-            peak = self._point(machine, instances, _PEAK_REQUESTS, concurrency=level).infer_per_s / rows  # fmt: skip
+            # So many are to be on the node: those on a long way would be missing there.
+            costs = replace(machine.profile.costs, way_us=())
+            near = replace(machine, profile=replace(machine.profile, costs=costs))
+            peak = self._point(near, instances, _PEAK_REQUESTS, concurrency=level).infer_per_s / rows  # fmt: skip
             most = machine.nodes - losses
             if self.chosen[0] is not None and instances < machine.instances:
                 price = self.chosen[0].price_per_hour / machine.price_per_hour
@@ -181,10 +194,10 @@ class _Search:
     def _fleet(self, machine: _Machine, instances: int, peak: float, nodes: int) -> Fleet:
         key = machine.name, instances, nodes
         if key not in self.fleets:
-            rate, network_ms = self.given["request_rate"] / nodes, self.given["network_ms"]
+            rate = self.given["request_rate"] / nodes
             load = {"request_rate": rate, "request_distribution": "poisson"}
             point = self._point(machine, instances, _REQUESTS, **load)
-            outcome, p99_ms = str(point.outcome), point.latency_p99_us / 1000 + network_ms
+            outcome, p99_ms = str(point.outcome), point.latency_p99_us / 1000
             if point.error_count:
                 outcome = "failed"
             elif point.infer_per_s < _SERVED * rate * self.given["batch_size"]:
@@ -194,7 +207,7 @@ class _Search:
             ends_us = point.latency_p99_range_us if outcome == "predicted" else None
             self.fleets[key] = Fleet(
                 machine.name, nodes, instances, nodes * machine.price_per_hour, rate, rate / peak, p99_ms,
-                ends_us and (ends_us[0] / 1000 + network_ms, ends_us[1] / 1000 + network_ms), outcome,
+                ends_us and (ends_us[0] / 1000, ends_us[1] / 1000), outcome,
                 outcome in ("predicted", "beyond the profile") and p99_ms <= self.given["p99_ms"],
             )  # fmt: skip
         return self.fleets[key]
@@ -212,7 +225,9 @@ class _Search:
         return report.points[0]
 
 
-def _machines(model: str, profile: Profile, given: Mapping[str, Any]) -> list[_Machine]:
+def _machines(model: str, profile: Profile, options: Mapping[str, Any]) -> list[_Machine]:
+    given, network = options["machines"], options["network_ms"]
+    ways_us = [ms * 500 for ms in (network if is_list(network) else [network])]
     if not given:
         raise InvalidArgumentError("machines is empty", hint='such as {"small": {"cpus": 4, "price_per_hour": 0.2}}')  # fmt: skip
     found = []
@@ -238,6 +253,9 @@ def _machines(model: str, profile: Profile, given: Mapping[str, Any]) -> list[_M
             # What others used there, as a share of the cores, stays as it was.
             busy = None if own.others is None else own.busy * one["cpus"]
             own = replace(own, environment={**own.environment, "cpus": int(one["cpus"])}, others=busy)  # fmt: skip
+        here = own.costs.way_us or (0.0,)  # of a server elsewhere: the way to it from here
+        ways = tuple(each + us for each in here for us in ways_us)
+        own = replace(own, costs=replace(own.costs, way_us=ways if any(ways) else ()))
         price, nodes = one["price_per_hour"], one.get("nodes", math.inf)
         found.append(_Machine(name, own, instances, price, nodes))
     return found

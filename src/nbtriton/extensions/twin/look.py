@@ -136,7 +136,7 @@ def twin(
         chosen,
         models,
         ensembles,
-        costs=EngineCosts(submit_us=client_us, way_us=max(0.0, overhead_us - client_us) / 2),
+        costs=EngineCosts(submit_us=client_us, way_us=(max(0.0, overhead_us - client_us) / 2,)),
         environment={"server": f"{described} at {where}"},
         elapsed_s=time.monotonic() - started_s,
         interrupted=interrupted,

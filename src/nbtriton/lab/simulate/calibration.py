@@ -209,7 +209,7 @@ class Calibration:
         wakes = [measured.wake_ns for measured in self._measurements.values()]
         wake = upper_median([*self._wake, *(each for each in wakes if each is not None)])
         if self._server is None:
-            return EngineCosts(way_us=around / 2000, loop_us=loop / 1000, wake_us=wake / 1000)
+            return EngineCosts(way_us=(around / 2000,), loop_us=loop / 1000, wake_us=wake / 1000)
         request_ns, batch_ns = fitted_line(self._gaps)
         if not self._gaps:
             request_ns, batch_ns = around + loop, inline

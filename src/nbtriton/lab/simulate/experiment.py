@@ -238,7 +238,7 @@ class Experiment:
 
     def _target(self, model: str) -> Runtime:
         world, runtime = self._server.world, self._server.runtime(model)
-        return Way(world, runtime) if world.costs.way_ns else runtime
+        return Way(world, runtime) if world.costs.ways_ns else runtime
 
     def _advance(self, until_ns: int) -> None:
         """Fire all events up to a time, which it then is."""

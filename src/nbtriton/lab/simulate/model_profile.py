@@ -112,8 +112,8 @@ class EngineCosts:
     wait_us : float
         Processor time of a thread's wait until a given time: the sender of an open loop, the scheduler
         for a queue delay.
-    way_us : float
-        Between a client elsewhere and the server, one way: it occupies neither.
+    way_us : tuple of float
+        Equally likely times between a client elsewhere and the server, one way: they occupy neither.
     """
 
     submit_us: float = 0.0
@@ -126,7 +126,7 @@ class EngineCosts:
     step_us: float = 0.0
     timer_us: float = 0.0
     wait_us: float = 0.0
-    way_us: float = 0.0
+    way_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +387,8 @@ class Profile:
             if written != _FORMAT:
                 raise ValueError(f"format {written} instead of {_FORMAT}: measure it again")
             data["models"] = {name: _model(entry) for name, entry in data["models"].items()}
-            data["costs"] = EngineCosts(**data["costs"])
+            ways = tuple(data["costs"].pop("way_us", ()))
+            data["costs"] = EngineCosts(**data["costs"], way_us=ways)
             data["notes"] = tuple(data["notes"])
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -468,8 +469,10 @@ class Profile:
         if self.is_declared:
             return [*self.notes]
         costs = self.costs
+        own_us = costs.submit_us + costs.answer_us + costs.loop_us
+        own_us += 2 * fmean(costs.way_us) if costs.way_us else 0.0
         first = (
-            f"the engine and the client take {costs.submit_us + costs.answer_us + costs.loop_us + 2 * costs.way_us:.1f} "
+            f"the engine and the client take {own_us:.1f} "
             f"µs a request and {costs.settle_us + costs.start_us:.1f} µs a batch; a thread wakes up "
             f"in {costs.wake_us:.0f} µs"
         )

@@ -224,9 +224,10 @@ def _bounds(profile: Profile) -> tuple[Profile, Profile]:
 
 def _costs(profile: Profile, factor: float) -> EngineCosts:
     costs = profile.costs
-    if not costs.way_us:
+    if all(one.place != "remote" for one in profile.models.values()):
         return costs
-    return replace(costs, way_us=costs.way_us * factor, submit_us=costs.submit_us * factor)
+    ways = tuple(us * factor for us in costs.way_us)
+    return replace(costs, way_us=ways, submit_us=costs.submit_us * factor)
 
 
 def judged(point: PerfPoint, profile: Profile) -> PerfPoint:

@@ -333,15 +333,17 @@ def _resampled(times_us: tuple[float, ...], length: int) -> list[float]:
 
 def _costs(profile: Profile) -> Costs:
     costs = profile.costs
-    return Costs(
+    found = Costs(
         *(
             round(getattr(costs, f"{name}_us") * 1000)
             for name in (
                 "submit", "inline", "start", "wake", "settle", "answer", "loop", "step", "timer",
-                "wait", "way",
+                "wait",
             )
-        )
+        ),
     )  # fmt: skip
+    found.ways_ns = [round(us * 1000) for us in costs.way_us]
+    return found
 
 
 def _statistics(runtime: Runtime, measured: ModelProfile | None) -> dict[str, Any]:

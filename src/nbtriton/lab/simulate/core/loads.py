@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from nbtriton.lab.simulate.core.model import continue_inline
-from nbtriton.lab.simulate.core.world import Event, Request, Runtime, Sink, Thread, World
+from nbtriton.lab.simulate.core.world import Calendar, Event, Request, Runtime, Sink, Thread, World
 from nbtriton.scheduling import sequence_flags
 
 # As in `perf.driver`: beyond it the sender of an open loop waits.
@@ -412,17 +412,20 @@ class Way(Runtime):
         self._target = target
 
     def submit(self, thread: Thread, request: Request) -> None:
-        request.sink = _WayBack(self._world, request.sink)
-        when = thread.now + self._world.costs.way_ns
-        self._world.calendar.at(when, _AtServer(self._target, request))
+        world = self._world
+        ways = world.costs.ways_ns
+        way_ns = ways[int(world.random.random() * len(ways))] if len(ways) > 1 else ways[0]
+        request.sink = _WayBack(world.calendar, request.sink, way_ns)
+        world.calendar.at(thread.now + way_ns, _AtServer(self._target, request))
 
 
 class _WayBack(Sink):
-    __slots__ = ("_client", "_world")
+    __slots__ = ("_calendar", "_client", "_way_ns")
 
-    def __init__(self, world: World, client: Sink) -> None:
-        self._world = world
+    def __init__(self, calendar: Calendar, client: Sink, way_ns: int) -> None:
+        self._calendar = calendar
         self._client = client
+        self._way_ns = way_ns
 
     def answered(self, thread: Thread, request: Request) -> None:
         self._go(thread, request, "")
@@ -432,8 +435,7 @@ class _WayBack(Sink):
 
     def _go(self, thread: Thread, request: Request, message: str) -> None:
         request.sink = self._client
-        when = thread.now + self._world.costs.way_ns
-        self._world.calendar.at(when, _AtClient(request, message))
+        self._calendar.at(thread.now + self._way_ns, _AtClient(request, message))
 
 
 class _AtServer(Event):

@@ -64,7 +64,7 @@ class Costs:
 
     __slots__ = (
         "answer_ns", "inline_ns", "loop_ns", "settle_ns", "start_ns", "step_ns", "submit_ns",
-        "timer_ns", "wait_ns", "wake_ns", "way_ns",
+        "timer_ns", "wait_ns", "wake_ns", "ways_ns",
     )  # fmt: skip
 
     def __init__(
@@ -79,7 +79,6 @@ class Costs:
         step_ns: int = 0,
         timer_ns: int = 0,
         wait_ns: int = 0,
-        way_ns: int = 0,
     ) -> None:
         self.submit_ns = submit_ns
         self.inline_ns = inline_ns
@@ -91,7 +90,7 @@ class Costs:
         self.step_ns = step_ns
         self.timer_ns = timer_ns
         self.wait_ns = wait_ns
-        self.way_ns = way_ns
+        self.ways_ns: list[int] = []
 
 
 class Request(Ticket):
