@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -96,6 +98,16 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.full_like(value, self.seen))]))
         return answers
 """
+SLOW = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(1)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(one, "IN").as_numpy())])
+                for one in requests]
+"""
 INT32 = """
 backend: "python" max_batch_size: %d
 input { name: "IN" data_type: TYPE_INT32 dims: 1 }
@@ -111,6 +123,7 @@ MODELS = {
             control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } } }"""),
     "count": (COUNT, INT32 % 0 + "model_transaction_policy { decoupled: true }"),
     "waits": (WAITS, INT32 % 1),
+    "slow": (SLOW, INT32 % 1),
 }  # fmt: skip
 
 
@@ -215,6 +228,31 @@ def test_a_batch_goes_as_one_request(here: nt.Server, far: Far, protocol: str):
 
 
 @both
+def test_inputs_go_by_shared_memory(here: nt.Server, far: Far, protocol: str):
+    there = nt.remote(far.url(protocol), model="double", shared_memory_bytes=1 << 16)
+    here.load(JOINING, there, name="m")
+    with HttpClient(far.http) as client:
+        (region,) = [name for name in regions(client) if name.startswith("remote-")]
+        for forgotten in (False, True):
+            if forgotten:  # as by a server that was started again
+                client.unregister_memory(region)
+            futures = [here.submit("m", doubled(n, b"%d" % n)) for n in range(4)]
+            answers = [future.result(WAIT_S) for future in futures]
+            assert [int(one["OUT"][0, 0]) for one in answers] == [0, 2, 4, 6]
+            assert [one["SAME"][0, 0] for one in answers] == [b"0", b"1", b"2", b"3"]
+            assert region in regions(client)  # for the second time because a request named it
+        here.load("", nt.remote(far.url(protocol), shared_memory_bytes=1), name="double")  # no room
+        assert here.infer("double", doubled(4))["OUT"].tolist() == [[8]]
+        here.unload("m")
+        until(lambda: region not in regions(client))
+
+
+def regions(client: HttpClient) -> list[str]:
+    with urlopen(f"http://{client.url}/v2/systemsharedmemory/status") as answer:
+        return [one["name"] for one in json.load(answer)]
+
+
+@both
 def test_requests_that_differ_go_by_themselves(here: nt.Server, far: Far, protocol: str):
 
     here.load(JOINING, nt.remote(far.url(protocol), model="double"), name="m")
@@ -306,6 +344,17 @@ def test_a_late_answer_is_not_waited_for(here: nt.Server, far: Far, protocol: st
     assert int(here.infer("waits", {"IN": row(1)})["OUT"][0, 0]) - seen in (0, 1)
 
 
+@both
+def test_an_answer_after_the_limit_is_an_error_and_the_next_one_is_not(
+    here: nt.Server, far: Far, protocol: str
+):
+    here.load("", nt.remote(far.url(protocol), model="slow", timeout_s=0.2), name="late")
+    with pytest.raises(RequestTimeoutError, match=r"has not answered within 0\.2 s"):
+        here.infer("late", {"IN": row(1)})
+    here.load("", nt.remote(far.url(protocol)), name="slow")
+    assert here.infer("slow", {"IN": row(2)})["OUT"].tolist() == [[2]]
+
+
 class Gateway:
     """Passes connections on to a server, after it has dropped some."""
 
@@ -346,9 +395,9 @@ class Gateway:
 
 @pytest.mark.parametrize(("retries", "answered"), [(2, True), (1, False), (0, False)])
 def test_a_server_that_is_away_for_a_moment_is_asked_again(
-    here: nt.Server, root: Path, retries: int, answered: bool
+    here: nt.Server, far: Far, retries: int, answered: bool
 ):
-    with ours(root) as far, contextlib.closing(Gateway(far.http)) as gateway:
+    with contextlib.closing(Gateway(far.http)) as gateway:
         here.load("", nt.remote(gateway.url, retries=retries), name="double")
         gateway.drop = 2
         if answered:

@@ -88,7 +88,7 @@ class RemoteBackend(Backend):
     def close(self) -> None:
         """Close the connections."""
         if self._calls is not None:
-            self._calls.client.close()
+            self._calls.close()
 
     def _far(self, context: ModelContext) -> RemoteModel:
         source = context.source

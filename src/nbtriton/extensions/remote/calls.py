@@ -6,6 +6,7 @@ requests of several sequences, is there at the same time all the same, and batch
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -18,18 +19,23 @@ from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, 
 from nbtriton.common.errors import (
     CancelledError,
     InternalError,
+    InvalidArgumentError,
+    NotFoundError,
     RequestTimeoutError,
     TritonError,
     UnavailableError,
 )
 from nbtriton.extensions.remote.model import RemoteModel
 from nbtriton.model.config import ModelConfig, input_specs
-from nbtriton.model.tensors import scatter, shape_of, to_numpy
+from nbtriton.model.tensors import datatype_of, scatter, shape_of, to_numpy
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.serving.clients.base import Client, PendingRequest, StreamResponse
+from nbtriton.serving.clients.shared_memory import SharedBlock, SharedMemoryPool
 
 # Before a request is sent again the first time; each further pause is twice as long.
 _PAUSE_S = 0.1
+# What a server says of a request in shared memory that it does not know.
+_FORGOTTEN = "Unable to find shared memory region"
 
 
 class Calls:
@@ -38,7 +44,6 @@ class Calls:
     Parameters
     ----------
     client : Client
-        Closed by the caller.
     far : RemoteModel
     model : str
         Its name there.
@@ -52,6 +57,14 @@ class Calls:
         self.client = client
         self.far = far
         self.model = model
+        self._pool: SharedMemoryPool | None = None
+        if far.shared_memory_bytes:
+            try:
+                self._pool = SharedMemoryPool("remote", bytes=far.shared_memory_bytes)
+                self._pool.register(client)
+            except BaseException:
+                self.close()
+                raise
         self._joins = config.max_batch_size > 0
         self._shape_tensors = any(spec.is_shape_tensor for spec in input_specs(config).values())
         # By the identity of the request, which is alive while it is here.
@@ -69,19 +82,48 @@ class Calls:
             found.setdefault(key, []).append(place)
         return list(found.values())
 
-    def encode(self, requests: Sequence[BackendRequest]) -> Any:
-        """Return one request with the rows of several."""
+    def close(self) -> None:
+        """Close the connections, and free the shared memory."""
+        if self._pool is not None:
+            self._pool.close()
+        self.client.close()
+
+    def register_again(self) -> None:
+        """Tell a server of the shared memory that has forgotten it: one that was started again."""
+        assert self._pool is not None
+        with contextlib.suppress(TritonError):
+            self._pool.unregister(self.client)
+        self._pool.register(self.client)
+
+    def encode(
+        self, requests: Sequence[BackendRequest], blocks: list[SharedBlock] | None = None
+    ) -> Any:
+        """Return one request with the rows of several; of its inputs the numbers are in shared memory, if blocks may be taken."""
         first = requests[0]
         inputs = {
-            name: np.concatenate([to_numpy(one.inputs[name]) for one in requests])
-            if len(requests) > 1
-            else array
-            for name, array in first.inputs.items()
+            name: self._joined([one.inputs[name] for one in requests], blocks)
+            for name in first.inputs
         }
         outputs = sorted(first.requested_outputs)
         encoded = self.client.encode(self.model, inputs, self.far.version, outputs)
         request_id = first.request_id if len(requests) == 1 else ""
         return self.client.with_parameters(encoded, parameters_of(first), request_id)
+
+    def _joined(self, values: Sequence[Any], blocks: list[SharedBlock] | None) -> Any:
+        arrays = [to_numpy(value) for value in values]
+        datatype, size = datatype_of(values[0]), sum(array.nbytes for array in arrays)
+        if self._pool is not None and blocks is not None and size and datatype != "BYTES":
+            with contextlib.suppress(InvalidArgumentError):  # no room: in the body
+                blocks.append(self._pool.allocate(size))
+                rows = sum(len(array) for array in arrays) if len(arrays) > 1 else 0
+                shape = (rows, *arrays[0].shape[1:]) if rows else arrays[0].shape
+                view = blocks[-1].as_numpy(datatype, shape)
+                if rows:
+                    np.concatenate(arrays, out=view)
+                else:
+                    np.copyto(view, arrays[0])
+                return blocks[-1].tensor
+        return np.concatenate(arrays) if len(arrays) > 1 else values[0]
 
     def begin(self, call: _Call | _Stream) -> None:
         """Send the requests of a call, which `cancel` may find from now on."""
@@ -125,7 +167,9 @@ class _Call:
     def __init__(self, calls: Calls, requests: Sequence[BackendRequest]) -> None:
         self.requests = requests
         self._calls = calls
-        self._encoded = calls.encode(requests)
+        self._blocks: list[SharedBlock] = []
+        # One of a sequence that was given up may still be executed, and has a state to spoil: nothing of it is reused.
+        self._encoded = calls.encode(requests, None if requests[0].correlation_id else self._blocks)
         self._pending: PendingRequest | None = None
         self._cancelled = threading.Event()
         self._deadline = monotonic() + calls.far.timeout_s
@@ -144,6 +188,11 @@ class _Call:
         if self._pending is not None:
             self._pending.cancel()
 
+    def release(self) -> None:
+        """Give its shared memory back; may be called again."""
+        for block in self._blocks:
+            block.release()
+
     def wait(self) -> Sequence[Response]:
         """Wait for the answer, and return the responses of the requests, or the error of each."""
         pause_s = _PAUSE_S
@@ -151,6 +200,10 @@ class _Call:
             while True:
                 try:
                     return self._answer()
+                except NotFoundError as error:
+                    if not self._blocks or _FORGOTTEN not in error.message or not self._left:
+                        raise
+                    self._calls.register_again()
                 except UnavailableError:
                     late = monotonic() + pause_s >= self._deadline
                     if not self._left or late or self._cancelled.wait(pause_s):
@@ -224,6 +277,8 @@ class RemoteInstance(BackendInstance):
             raise
         finally:
             timer.infer_done()
+            for call in under_way:
+                call.release()
         return responses
 
 

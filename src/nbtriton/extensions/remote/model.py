@@ -33,6 +33,8 @@ class RemoteModel:
         For each answer.
     retries : int
         How often a request is sent again that found the server unavailable.
+    shared_memory_bytes : int
+        Of the memory by which inputs go to a server on this machine; 0 for none.
     """
 
     url: str
@@ -40,6 +42,7 @@ class RemoteModel:
     version: int = -1
     timeout_s: float = REMOTE["timeout_s"].default
     retries: int = REMOTE["retries"].default
+    shared_memory_bytes: int = REMOTE["shared_memory_bytes"].default
 
     @classmethod
     def of(cls, config: ModelConfig) -> RemoteModel:
@@ -65,6 +68,7 @@ class RemoteModel:
         """Return the parameters of a configuration."""
         found: dict[str, Any] = {
             "url": self.url, "model": self.model, "timeout_s": self.timeout_s, "retries": self.retries,
+            "shared_memory_bytes": self.shared_memory_bytes,
         }  # fmt: skip
         if self.version != -1:
             found["version"] = self.version
@@ -110,7 +114,7 @@ def remote(url: str, **options: Unpack[RemoteSettings]) -> RemoteModel:
     Examples
     --------
     >>> nt.remote("localhost:8000", model="bert", timeout_s=5)
-    RemoteModel(url='http://localhost:8000', model='bert', version=-1, timeout_s=5, retries=2)
+    RemoteModel(url='http://localhost:8000', model='bert', version=-1, timeout_s=5, retries=2, shared_memory_bytes=0)
     """
     found = read_settings("a remote model", REMOTE, options)
     address = address_of(url, found["protocol"])
@@ -120,4 +124,5 @@ def remote(url: str, **options: Unpack[RemoteSettings]) -> RemoteModel:
         found["version"] or -1,
         found["timeout_s"],
         found["retries"],
+        found["shared_memory_bytes"],
     )

@@ -25,6 +25,9 @@ class RemoteSettings(TypedDict, total=False):
     retries: Annotated[int, Option(
         "--retries", "how often a request is sent again that found the server unavailable, after 0.1 s, 0.2 s, …; requests of "
         "sequences and streams are not (2)", "N", int, 2, kind=whole(0))]  # fmt: skip
+    shared_memory_bytes: Annotated[int, Option(
+        "--shared-memory-bytes", "size of the system shared memory by which inputs go to a server on this machine (0: in the "
+        "bodies of requests)", "N", int, 0, kind=whole(0))]  # fmt: skip
 
 
 REMOTE = table_of(RemoteSettings)
