@@ -22,7 +22,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: gpu help demo lab binder check room test-fast test-compiled test-collector test-free-threaded test bench $(BENCHES:%=bench-%) bench-stages cluster bench-history bench-page docs lite lite-check hosts types scripts test-lowest test-newest compiled examples fmt pin clean python
 
 help:
-	@echo "make demo    run the notebook about ensembles, print its table, leave build/05_ensembles.html"
+	@echo "make demo    run the notebook about ensembles, print its table, leave build/07_ensembles.html"
 	@echo "make lab     open the notebooks in JupyterLab"
 	@echo "make binder  the environment of Binder in build/binder, without Docker, and the first lesson in it"
 	@echo "make check ROOM=engine"
@@ -84,8 +84,8 @@ $(VENV)/.rtsp: $(VENV)/.test scripts/get_rtsp.py
 	@$(BIN)/python scripts/get_rtsp.py $@
 
 demo: $(VENV)/.demo
-	@$(BIN)/python scripts/run_notebook.py notebooks/05_ensembles.ipynb --out build
-	@echo "Look at build/05_ensembles.html, or run 'make lab' to open it in JupyterLab."
+	@$(BIN)/python scripts/run_notebook.py notebooks/07_ensembles.ipynb --out build
+	@echo "Look at build/07_ensembles.html, or run 'make lab' to open it in JupyterLab."
 
 lab: $(VENV)/.lab
 	$(BIN)/jupyter lab --notebook-dir=notebooks $(AS_ROOT) $(LAB_FLAGS)

@@ -3,9 +3,6 @@
 import nbtriton as nt
 from nbtriton.extensions.lessons import MachineBusyError
 
-# How long each execution of `urgent` and `patient` takes.
-WAIT_MS = 30
-
 
 def most_at_once(batches):
     """Return the largest number of executions that overlap."""
@@ -115,32 +112,3 @@ def at_once_globally(answer, server):
     """The same two instances, but an execution takes 4 of the global LINK, and there are 4. How many run at once?"""
     count_at_once(answer, server, "LINK", on_gpus=True)
     return "The second GPU is idle, and waits for what the first one uses."
-
-
-@nt.lessons.exercise(
-    example="3",
-    solution="4",
-    hint="Priority 1 gets twice as many turns as priority 2: write the order down, u u p u u p.",
-    mistakes={
-        "6": "All of the urgent ones first: that would starve the other. A priority is a share of the turns, not a precedence.",
-        "3": "Turn by turn, as if both had the same priority.",
-    },
-)
-def urgent_among_six(answer, server):
-    """`urgent` (priority 1) and `patient` (priority 2) have six requests each, and one of them can run at a time.
-
-    How many of the first six executions are of `urgent`?
-    """
-    names = ("urgent", "patient")
-    both = [
-        batch
-        for name in names
-        for batch in nt.lessons.last_batches(server, name, request_count=6, within_ms=WAIT_MS)
-    ]
-    sent = [one.arrival_ns for name in names for one in server.requests(name)[-6:]]
-    if max(sent) > min(batch.end_ns for batch in both):
-        raise MachineBusyError("the first request was answered before the last one was sent")
-    first = sorted(both, key=lambda batch: batch.start_ns)[:6]
-    happened = sum(batch.model == "urgent" for batch in first)
-    assert answer == happened, "The scheduler gave another share of the turns to `urgent`."
-    return f"The order was {' '.join(batch.model for batch in first)}."

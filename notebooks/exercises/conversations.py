@@ -1,4 +1,4 @@
-"""Exercises of ``07_conversations.ipynb``; reading on spoils them."""
+"""Exercises of ``09_conversations.ipynb``; reading on spoils them."""
 
 import numpy as np
 

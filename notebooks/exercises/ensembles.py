@@ -1,4 +1,4 @@
-"""Exercises of ``05_ensembles.ipynb``; reading on spoils them."""
+"""Exercises of ``07_ensembles.ipynb``; reading on spoils them."""
 
 import io
 

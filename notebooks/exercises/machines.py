@@ -1,4 +1,4 @@
-"""Exercises of ``16_more_machines.ipynb``; reading on spoils them."""
+"""Exercises of ``19_more_machines.ipynb``; reading on spoils them."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Exercises of ``06_pre_and_postprocessing.ipynb``; reading on spoils them."""
+"""Exercises of ``08_pre_and_postprocessing.ipynb``; reading on spoils them."""
 
 import nbtriton as nt
 

@@ -1,4 +1,4 @@
-"""Exercise of ``12_production.ipynb``; reading on spoils it."""
+"""Exercise of ``15_production.ipynb``; reading on spoils it."""
 
 import nbtriton as nt
 from nbtriton.extensions.lessons import sent_within

@@ -1,4 +1,4 @@
-"""Exercise of ``09_readability.ipynb``; reading on spoils it."""
+"""Exercise of ``11_readability.ipynb``; reading on spoils it."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Exercises of ``15_speech.ipynb``; reading on spoils them."""
+"""Exercises of ``18_speech.ipynb``; reading on spoils them."""
 
 import numpy as np
 

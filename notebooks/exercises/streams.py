@@ -1,4 +1,4 @@
-"""Exercises of ``08_streams.ipynb``; reading on spoils them."""
+"""Exercises of ``10_streams.ipynb``; reading on spoils them."""
 
 import numpy as np
 

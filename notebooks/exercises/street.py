@@ -1,4 +1,4 @@
-"""Exercise of ``14_street.ipynb``; reading on spoils it."""
+"""Exercise of ``17_street.ipynb``; reading on spoils it."""
 
 import numpy as np
 

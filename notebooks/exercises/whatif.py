@@ -1,4 +1,4 @@
-"""Exercise of ``10_whatif.ipynb``; reading on spoils it."""
+"""Exercise of ``12_whatif.ipynb``; reading on spoils it."""
 
 import numpy as np
 

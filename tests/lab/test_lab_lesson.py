@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-LESSON = Path(__file__).parents[2] / "notebooks" / "05_ensembles.ipynb"
+LESSON = Path(__file__).parents[2] / "notebooks" / "07_ensembles.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MODEL = """\
 %%triton_model slow --max-batch-size 8

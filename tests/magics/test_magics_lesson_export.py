@@ -11,7 +11,7 @@ import pytest
 from nbtriton.model.config import to_dict
 from nbtriton.serving.server import Server, server
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "05_ensembles.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07_ensembles.ipynb"
 
 
 @pytest.fixture

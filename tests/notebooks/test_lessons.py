@@ -83,12 +83,12 @@ def test_readers_are_led_from_one_to_the_next():
                 assert f"({name}.ipynb)" in text, (path.name, name)
 
 
-# --- 04: ensembles, with real models -----------------------------------------------------------
+# --- ensembles, with real models ---------------------------------------------------------------
 
 
 @pytest.fixture
 def ensembles(executed):
-    return executed("05_ensembles")
+    return executed("07_ensembles")
 
 
 def accuracies(cell) -> list[float]:
