@@ -249,13 +249,15 @@ def _own(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: one for name, one in parameters.items() if not name.startswith("sequence_")}
 
 
-class RemoteInstance(BackendInstance):
-    """Sends a batch, and waits for the answers."""
-
+class _Instance(BackendInstance):
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         far = calls.far
         self.readiness = lambda: calls.client.is_model_ready(calls.model, far.version)
+
+
+class RemoteInstance(_Instance):
+    """Sends a batch, and waits for the answers."""
 
     def execute(
         self, requests: Sequence[BackendRequest], timer: BatchTimer
@@ -282,16 +284,11 @@ class RemoteInstance(BackendInstance):
         return responses
 
 
-class StreamingInstance(BackendInstance):
+class StreamingInstance(_Instance):
     """Sends the requests of a decoupled model; their responses go on as they come."""
 
     # The caller's thread must stay free to read them.
     any_thread = False
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-        far = calls.far
-        self.readiness = lambda: calls.client.is_model_ready(calls.model, far.version)
 
     def execute(self, requests: Sequence[BackendRequest], timer: BatchTimer) -> None:
         """Run one batch; see `BackendInstance.execute`."""

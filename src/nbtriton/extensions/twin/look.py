@@ -131,12 +131,11 @@ def twin(
         )
     known = {name: traffic[name] for name in (*ensembles, *models)}
     chosen = model or max(known, key=lambda name: known[name].requests)
-    overhead_us = round_trip_us + _overhead_us(traffic, models)
     found = Twin(
         chosen,
         models,
         ensembles,
-        costs=EngineCosts(submit_us=client_us, way_us=(max(0.0, overhead_us - client_us) / 2,)),
+        costs=EngineCosts(submit_us=client_us, way_us=(max(0.0, round_trip_us - client_us) / 2,)),
         environment={"server": f"{described} at {where}"},
         elapsed_s=time.monotonic() - started_s,
         interrupted=interrupted,
@@ -243,16 +242,6 @@ def _measured(
         measured = profile(None, name, url=url, duration_s=seconds, observer=observer)
         found[name] = measured.models[name]
     return found
-
-
-def _overhead_us(traffic: Mapping[str, Traffic], models: Mapping[str, ModelProfile]) -> float:
-    """Return the server's own time for a request beside queue and execution: the mean of all models."""
-    served = [traffic[name] for name in models if traffic[name].requests]
-    requests = sum(one.requests for one in served)
-    spent_us = sum(
-        (one.request_us - one.queue_us - one.compute_us) * one.requests for one in served
-    )
-    return max(0.0, spent_us / requests) if requests else 0.0
 
 
 def _seen(

@@ -414,9 +414,9 @@ class Way(Runtime):
     def submit(self, thread: Thread, request: Request) -> None:
         world = self._world
         ways = world.costs.ways_ns
-        way_ns = ways[int(world.random.random() * len(ways))] if len(ways) > 1 else ways[0]
+        way_ns = ways[int(world.random.random() * len(ways))]
         request.sink = _WayBack(world.calendar, request.sink, way_ns)
-        world.calendar.at(thread.now + way_ns, _AtServer(self._target, request))
+        world.calendar.at(thread.now + way_ns, _AtEnd(request, self._target))
 
 
 class _WayBack(Sink):
@@ -428,40 +428,32 @@ class _WayBack(Sink):
         self._way_ns = way_ns
 
     def answered(self, thread: Thread, request: Request) -> None:
-        self._go(thread, request, "")
+        request.sink = self._client
+        self._calendar.at(thread.now + self._way_ns, _AtEnd(request))
 
     def failed(self, thread: Thread, request: Request, message: str) -> None:
-        self._go(thread, request, message or "the request was refused")
-
-    def _go(self, thread: Thread, request: Request, message: str) -> None:
         request.sink = self._client
-        self._calendar.at(thread.now + self._way_ns, _AtClient(request, message))
+        self._calendar.at(thread.now + self._way_ns, _AtEnd(request, None, message))
 
 
-class _AtServer(Event):
-    __slots__ = ("_request", "_target")
+class _AtEnd(Event):
+    """A request at a server, or its response at the client: an error, if it has a message."""
 
-    def __init__(self, target: Runtime, request: Request) -> None:
+    __slots__ = ("_message", "_request", "_target")
+
+    def __init__(
+        self, request: Request, target: Runtime | None = None, message: str | None = None
+    ) -> None:
+        self._request = request
         self._target = target
-        self._request = request
-
-    def fire(self, now: int) -> None:
-        thread = Thread()
-        thread.now = now
-        self._target.submit(thread, self._request)
-
-
-class _AtClient(Event):
-    __slots__ = ("_message", "_request")
-
-    def __init__(self, request: Request, message: str) -> None:
-        self._request = request
         self._message = message
 
     def fire(self, now: int) -> None:
         thread, request = Thread(), self._request
         thread.now = now
-        if self._message:
+        if self._target is not None:
+            self._target.submit(thread, request)
+        elif self._message is not None:
             request.sink.failed(thread, request, self._message)
         else:
             request.sink.answered(thread, request)
