@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
-from time import monotonic, perf_counter, sleep
+from time import monotonic, perf_counter, process_time, sleep
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,20 @@ _CONFIG = (
 def double(IN: Any) -> dict[str, Any]:  # noqa: N803 - a tensor
     """Be the model."""
     return {"OUT": IN * 2}
+
+
+def waiting(IN: Any) -> dict[str, Any]:  # noqa: N803 - a tensor
+    """Be a model that waits for an accelerator."""
+    sleep(0.02)
+    return {"OUT": IN}
+
+
+def computing(IN: Any) -> dict[str, Any]:  # noqa: N803 - a tensor
+    """Be a model that takes a processor."""
+    began = process_time()
+    while process_time() - began < 0.02:
+        pass
+    return {"OUT": IN}
 
 
 class _Bare:
@@ -182,6 +196,24 @@ def beside_bare_ray(server: nt.Server) -> None:
     server.unload("far")
 
 
+def two_of_one(server: nt.Server) -> None:
+    """A model of which an instance takes a whole node, with one instance and with two."""
+    submit = partial(server.submit, "busy", {"IN": np.ones(1, np.float32)})
+    for model in (waiting, computing):
+        rates: dict[int, list[float]] = {1: [], 2: []}
+        for _ in range(3):
+            for count, found in rates.items():
+                server.load(_CONFIG.format(count=count, resources="CPU=2"), model, name="busy")
+                in_flight(submit, lambda one: one.result(), 20, 8)
+                found.append(in_flight(submit, lambda one: one.result(), 150, 8))
+                server.unload("busy")  # two versions have no room beside each other
+        one, two = (statistics.median(found) for found in rates.values())
+        say(
+            f"{model.__name__}, two nodes: {two:.0f} calls/s, one {one:.0f}: {two / one:.2f} times (at least 1.9)",
+            two >= 1.9 * one,
+        )
+
+
 def lose_nodes(server: nt.Server, cluster: TwoNodes, kills: int, requests: int) -> None:
     """Kill the second node under load, and replace it; each request is answered once."""
     server.load(_CONFIG.format(count=2, resources="CPU=2"), double, name="lost")
@@ -239,6 +271,7 @@ def main() -> int:
         say(f"a Ray of two nodes: {monotonic() - began:.0f} s", True)
         with nt.Server(gpus=(), ray=cluster.address) as server:
             beside_bare_ray(server)
+            two_of_one(server)
             lose_nodes(server, cluster, 3, 10_000)
     return 0
 

@@ -92,6 +92,14 @@ ENDS = {
 }
 
 
+def test_a_model_may_ask_for_no_restarts_as_in_triton(server: Server):
+    load(server, 'parameters { key: "INSTANCE_RESTARTS" value { string_value: "number=0" } }')
+    for _ in range(2):
+        with pytest.raises(InternalError, match=UNHEALTHY):
+            submit(server, "leave").result(WAIT_S)
+    assert state(server).down
+
+
 def test_a_process_that_ends_fails_what_is_inside_and_is_restarted(server: Server):
     load(server)
     found = {pid(server)}

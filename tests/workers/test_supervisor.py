@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.runtime.workers.supervisor import RestartPolicy, RestartState, Supervisor
+from nbtriton.common.errors import ConfigError
+from nbtriton.model.config import parse_pbtxt
+from nbtriton.runtime.workers.supervisor import (
+    RestartPolicy,
+    RestartState,
+    Supervisor,
+    restart_policy,
+)
 
 S = 1_000_000_000
 POLICY = RestartPolicy(limit=4, first_ns=S, factor=3, longest_ns=5 * S, quiet_ns=60 * S)
@@ -93,3 +101,28 @@ def test_whatever_happens_restarts_are_bounded_and_never_in_the_past(
         now = due
         supervisor.started(now)
         assert supervisor.state.due_ns is None
+
+
+def restarts(text: str) -> RestartPolicy:
+    value = f'{{ key: "INSTANCE_RESTARTS" value {{ string_value: "{text}" }} }}'
+    return restart_policy(parse_pbtxt(f'name: "m" parameters {value}'))
+
+
+def test_a_model_sets_what_it_names_of_the_policy():
+    assert restart_policy(parse_pbtxt("")) == RestartPolicy()
+    assert restarts("number=0") == RestartPolicy(limit=0)
+    assert restarts("number=3, pause_s=0.5,longest_pause_s=2,quiet_s=9") == RestartPolicy(
+        limit=3, first_ns=S // 2, longest_ns=2 * S, quiet_ns=9 * S
+    )
+
+
+@pytest.mark.parametrize("text", ["3", "number=many", "number=-1", "number=nan", "pauses_s=1"])
+def test_a_policy_that_cannot_be_read_is_refused_with_what_may_be_said(text: str):
+    with pytest.raises(
+        ConfigError, match="Incorrect value for INSTANCE_RESTARTS of model 'm'"
+    ) as caught:
+        restarts(text)
+    assert caught.value.field == "parameters.INSTANCE_RESTARTS"
+    assert "number, pause_s, longest_pause_s, quiet_s" in caught.value.hint
+    if text == "pauses_s=1":
+        assert "'pause_s'" in caught.value.hint

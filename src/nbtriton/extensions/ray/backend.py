@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbtriton.backends.base import InstanceContext, ModelContext
-from nbtriton.backends.parameters import text_parameter
+from nbtriton.backends.parameters import numbers_parameter, text_parameter
 from nbtriton.common.errors import ConfigError
 from nbtriton.extensions.ray.cluster import cluster_of
 from nbtriton.model.config import INSTANCE_RESOURCES, ModelConfig
@@ -52,17 +52,8 @@ def actor_options(config: ModelConfig) -> dict[str, Any]:
     >>> actor_options(parse_pbtxt(text))
     {'num_cpus': 1.0, 'num_gpus': 1.0, 'resources': {'far': 0.5}}
     """
-    asked = {"CPU": 1.0, "GPU": 0.0}
-    for part in filter(None, (text_parameter(config, INSTANCE_RESOURCES) or "").split(",")):
-        name, _, count = part.partition("=")
-        try:
-            asked[name.strip()] = float(count)
-        except ValueError:
-            raise ConfigError(
-                f"Incorrect value for {INSTANCE_RESOURCES} of model '{config.name}': '{part}'",
-                field=f"parameters.{INSTANCE_RESOURCES}",
-                hint="resources of a Ray node and how much of each, such as CPU=2,GPU=1",
-            ) from None
+    hint = "resources of a Ray node and how much of each, such as CPU=2,GPU=1"
+    asked = {"CPU": 1.0, "GPU": 0.0} | numbers_parameter(config, INSTANCE_RESOURCES, hint)
     options: dict[str, Any] = {
         "num_cpus": asked.pop("CPU"),
         "num_gpus": asked.pop("GPU"),

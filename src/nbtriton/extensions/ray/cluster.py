@@ -226,6 +226,7 @@ class Cluster:
             process.in_child()
 
     def _end(self, number: int, cause: str) -> None:
+        self.kill(number)  # an actor whose method has returned keeps its room
         with self._lock:
             start = self._starts.get(number)
             process = self._processes.pop(number, None)

@@ -39,6 +39,7 @@ from nbtriton.model.config.options import apply_options
 from nbtriton.model.config.own_parameters import (
     INSTANCE_ISOLATION,
     INSTANCE_RESOURCES,
+    INSTANCE_RESTARTS,
     MAX_UNREAD_RESPONSES,
     READ_ONLY_INPUTS,
     check_isolation,
@@ -67,7 +68,7 @@ from nbtriton.model.config.validate_ensemble import validate_ensemble
 from nbtriton.model.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
-    "EXECUTION_ENV_PATH", "INSTANCE_ISOLATION", "INSTANCE_RESOURCES", "MAX_UNREAD_RESPONSES", "READ_ONLY_INPUTS",
+    "EXECUTION_ENV_PATH", "INSTANCE_ISOLATION", "INSTANCE_RESOURCES", "INSTANCE_RESTARTS", "MAX_UNREAD_RESPONSES", "READ_ONLY_INPUTS",
     "STRATEGY_PATH", "Difference", "Dumpable", "InstancePlan", "ModelConfig", "ReadyModel", "TensorSpec",
     "all_input_specs", "all_output_specs", "amend", "apply_options", "as_config", "check_isolation", "complete_from",
     "control_types", "differences", "enum_name", "equal_but_for_instances", "field_effects", "format_pbtxt",

@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from nbtriton.backends.parameters import numbers_parameter
+from nbtriton.common.errors import ConfigError, nearest
+from nbtriton.model.config import INSTANCE_RESTARTS, ModelConfig
+
 _S: Final = 1_000_000_000
 
 
@@ -74,6 +78,41 @@ class RestartState:
 NEVER_LOST: Final = RestartState()
 # For every instance: some 50 s of restarts, after which the model is broken rather than unlucky.
 DEFAULT = RestartPolicy()
+# What the parameter may set; times in seconds.
+_FIELDS: Final = {
+    "number": "limit",
+    "pause_s": "first_ns",
+    "longest_pause_s": "longest_ns",
+    "quiet_s": "quiet_ns",
+}
+
+
+def restart_policy(config: ModelConfig) -> RestartPolicy:
+    """Return the policy of a model's instances: `DEFAULT`, unless the parameter ``INSTANCE_RESTARTS`` says more.
+
+    Raises
+    ------
+    ConfigError
+        The parameter cannot be read.
+
+    Examples
+    --------
+    >>> from nbtriton.model.config import parse_pbtxt
+    >>> value = '{ key: "INSTANCE_RESTARTS" value { string_value: "number=3,pause_s=1" } }'
+    >>> restart_policy(parse_pbtxt(f"parameters {value}")).delay_ns(1)
+    1000000000
+    """
+    hint = f"{', '.join(_FIELDS)}, such as number=3,pause_s=1; number=0 restarts nothing, as Triton does"
+    found: dict[str, int] = {}
+    for name, value in numbers_parameter(config, INSTANCE_RESTARTS, hint).items():
+        if name not in _FIELDS:
+            raise ConfigError(
+                f"Incorrect value for {INSTANCE_RESTARTS} of model '{config.name}': '{name}'",
+                field=f"parameters.{INSTANCE_RESTARTS}",
+                hint=f"{nearest(name, list(_FIELDS))}; {hint}",
+            )
+        found[_FIELDS[name]] = int(value if name == "number" else value * _S)
+    return replace(DEFAULT, **found)
 
 
 class Supervisor:
@@ -81,8 +120,7 @@ class Supervisor:
 
     Parameters
     ----------
-    policy : RestartPolicy, optional
-        `DEFAULT`.
+    policy : RestartPolicy
 
     Attributes
     ----------
@@ -90,8 +128,8 @@ class Supervisor:
         A new object with each change: any thread may read it.
     """
 
-    def __init__(self, policy: RestartPolicy | None = None) -> None:
-        self._policy = DEFAULT if policy is None else policy
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
         self._recent = 0  # restarts since the last quiet time
         self._running_since: int | None = None
         self.state = NEVER_LOST

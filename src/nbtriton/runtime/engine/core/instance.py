@@ -32,7 +32,12 @@ from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
 from nbtriton.runtime.engine.core.threads import EngineThread, engine_thread
 from nbtriton.runtime.engine.core.warmup import warm_up
 from nbtriton.runtime.engine.interrupts import INTERRUPTS, wait_in_slices
-from nbtriton.runtime.workers.supervisor import RestartState, Supervisor
+from nbtriton.runtime.workers.supervisor import (
+    RestartPolicy,
+    RestartState,
+    Supervisor,
+    restart_policy,
+)
 from nbtriton.scheduling import RunBatch
 
 _log = logging.getLogger("nbtriton.runtime.engine")
@@ -50,6 +55,7 @@ class Recovery:
     ----------
     name : str
         Of the instance.
+    policy : RestartPolicy
 
     Attributes
     ----------
@@ -61,9 +67,9 @@ class Recovery:
         It is lost and will not be restarted.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, policy: RestartPolicy) -> None:
         self._name = name
-        self._supervisor = Supervisor()
+        self._supervisor = Supervisor(policy)
         self._cause = ""
         self._stopped = threading.Event()
         self.wanted = False
@@ -225,7 +231,7 @@ class Instance(Executor):
         self._model: BackendInstance | None = None
         self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
         self._engine_thread = EngineThread(self)
-        self.recovery = Recovery(context.name)
+        self.recovery = Recovery(context.name, restart_policy(context.model.config))
         # The context of its model's code, if no other model's code called it.
         self._executing = Executing((self,))
         self._worker = threading.Thread(
