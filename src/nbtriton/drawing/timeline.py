@@ -15,6 +15,7 @@ _RIGHT = 16.0
 _LANE_H, _SLOT_H, _STRIP_H = 24.0, 6.0, 16.0
 # With more requests at once a picture would be longer than a screen; the others are only counted.
 _MOST_SLOTS = 24
+_READABLE = 120.0  # from this width on, the begin of a label says something
 _COLUMNS = 64  # of a lane in the text form
 
 
@@ -296,8 +297,9 @@ def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:
                 width=width, height=tall, opacity=0.4, data_role="span", **ink("s5", "s5"),
             )
         )  # fmt: skip
-        if text_width(span.label, 11) + 4 <= width:
-            found.append(text(begin + width / 2, base - 4, span.label, 11, "fg", "middle"))
+        if text_width(span.label, 11) + 4 <= width or width >= _READABLE:
+            label = shortened(span.label, width - 4, 11)
+            found.append(text(begin + width / 2, base - 4, label, 11, "fg", "middle"))
     return found
 
 
