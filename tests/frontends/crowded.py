@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from nbtriton.serving.frontends.kserve.proto_codec import varint
+from nbtriton.extensions.grpc.requests import varint
 from tests.frontends import http2_raw as h2
 from tests.frontends import raw
 from tests.frontends.raw import Client, post

@@ -20,10 +20,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from nbtriton.common.errors import TritonError
+from nbtriton.extensions.grpc.endpoint import grpc_methods
+from nbtriton.extensions.grpc.inference import GrpcInference, InferStream
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Limits, serve
-from nbtriton.serving.frontends.grpc.endpoint import grpc_methods
-from nbtriton.serving.frontends.grpc.inference import GrpcInference, InferStream
 from nbtriton.serving.frontends.service import NoControl, Service
 from tests.frontends.fuzzing import Tally, main, scratched
 from tests.frontends.grpc_cases import CASES

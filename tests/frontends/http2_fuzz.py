@@ -24,10 +24,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from nbtriton.extensions.grpc.calls import Call
+from nbtriton.extensions.grpc.connection import GrpcConnection
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import serve
-from nbtriton.serving.frontends.grpc.calls import Call
-from nbtriton.serving.frontends.grpc.connection import GrpcConnection
 from tests.frontends.fuzzing import load_models, scratched
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_raw import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from nbtriton.serving.frontends.http2.hpack import Decoder, Encoder
+from nbtriton.extensions.grpc.http2.hpack import Decoder, Encoder
 
 __all__ = [
     "ACK",

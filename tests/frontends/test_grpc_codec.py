@@ -16,16 +16,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.backends import RequestOptions
 from nbtriton.common.errors import InvalidArgumentError, TritonError
-from nbtriton.model.config import parse_pbtxt
-from nbtriton.model.tensors import DATATYPES
-from nbtriton.runtime.engine import ModelSignature
-from nbtriton.serving.frontends.kserve.call import InferCall, OutputRequest
-from nbtriton.serving.frontends.kserve.proto_codec import (
+from nbtriton.extensions.grpc.requests import (
     MOST_FIELDS,
     ProtoTemplates,
-    encode_response,
-    encode_stream_error,
-    encode_stream_response,
     messages,
     parse,
     parse_at_once,
@@ -34,6 +27,15 @@ from nbtriton.serving.frontends.kserve.proto_codec import (
     read_request_id,
     varint,
 )
+from nbtriton.extensions.grpc.responses import (
+    encode_response,
+    encode_stream_error,
+    encode_stream_response,
+)
+from nbtriton.model.config import parse_pbtxt
+from nbtriton.model.tensors import DATATYPES
+from nbtriton.runtime.engine import ModelSignature
+from nbtriton.serving.frontends.kserve.call import InferCall, OutputRequest
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
 from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS, read_version
 from tests.frontends.grpc_support import infer, tensor

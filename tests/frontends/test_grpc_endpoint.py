@@ -21,9 +21,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
 from nbtriton.common.errors import UnavailableError
+from nbtriton.extensions.grpc.inference import GrpcInference
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, Limits, serve
-from nbtriton.serving.frontends.grpc.inference import GrpcInference
 from nbtriton.serving.frontends.service import NoControl, Service
 from tests.frontends.grpc_fuzz import Collected
 from tests.frontends.grpc_support import (

@@ -21,9 +21,9 @@ pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 from tritonclient.grpc import service_pb2 as pb
 
+from nbtriton.extensions.grpc.connection import ChannelArguments, Keepalive
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, Limits, serve
-from nbtriton.serving.frontends.grpc.connection import ChannelArguments, Keepalive
 from tests.frontends.grpc_support import infer, tensor
 from tests.frontends.http2_fuzz import fuzz_frames
 from tests.frontends.http2_raw import (

@@ -18,9 +18,9 @@ import grpc
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 
+from nbtriton.extensions.grpc.http2.frames import ErrorCode
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, serve
-from nbtriton.serving.frontends.http2.frames import ErrorCode
 from tests.frontends.grpc_support import infer
 from tests.frontends.h2.peer import BODY as ANY_BODY
 from tests.frontends.http2_raw import (

@@ -31,6 +31,7 @@ WITHOUT = {
     "BatchTimer": "nbtriton makes it",
     "Control": "a repository's, nbtriton makes it",
     "Endpoint": "extensions subclass it",
+    "HttpEndpoint": "extensions subclass it",
     "InstanceContext": "nbtriton makes it",
     "ModelContext": "nbtriton makes it",
     "ServerHandle": "nbtriton makes it",

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from IPython.core.magic import Magics, line_magic, magics_class
 from nbtriton.backends import Backend, BackendInstance, Response
 from nbtriton.runtime.workers.backend import WorkerBackend
-from nbtriton.serving.frontends.service import Endpoint
+from nbtriton.serving.frontends import HttpEndpoint
 from nbtriton.serving.frontends.http1.response import HttpResponse
 from nbtriton.serving.repository.export.model_writer import Exporter
 
@@ -43,10 +43,10 @@ class PlusExporter(Exporter):
         return ["plus.txt"]
 
 
-class Hello(Endpoint):
+class Hello(HttpEndpoint):
     title = "Hello"
 
-    def __init__(self, service, options, metrics, join_batch=None):
+    def __init__(self, service, options, join_batch=None):
         self.server = service.server
 
     def handle(self, cycles):
@@ -157,7 +157,7 @@ assert predicted.frame["infer_per_s"].tolist() == [100.0]
 server = nt.server()
 server.export("alone")
 assert {"double", "twice"} <= set(os.listdir("alone"))
-with server.serve(http_port=0, grpc_port=0, metrics_port=None) as endpoints:
+with server.serve(http_port=0, metrics_port=None) as endpoints:
     url = f"http://127.0.0.1:{endpoints.http_port}/v2/models/twice/ready"
     assert urllib.request.urlopen(url).status == 200
 '''
@@ -169,6 +169,16 @@ with nt.Server(gpus="simulated:2") as other:
         assert "no simulated GPUs in this installation" in str(error)
     else:
         raise AssertionError("a simulated GPU without the extension")
+"""
+WITHOUT_GRPC = """
+try:
+    server.serve(http_port=0, grpc_port=0, metrics_port=0)
+except nt.errors.UnsupportedError as error:
+    assert "nothing that is installed answers gRPC" in str(error)
+else:
+    raise AssertionError("a port for gRPC was opened")
+assert server.serve(http_port=0, metrics_port=0).grpc_port is None
+assert not [name for name in sys.modules if name.startswith("nbtriton.extensions.")]
 """
 OUTSIDE_PROGRAM = '''
 from nbtriton.magics.cli import main
@@ -210,7 +220,7 @@ def run(folder: Path, program: str) -> None:
 
 
 def test_the_core_works_alone(tmp_path: Path) -> None:
-    run(tmp_path, ALONE + PROGRAM + NO_GPUS)
+    run(tmp_path, ALONE + PROGRAM + NO_GPUS + WITHOUT_GRPC)
 
 
 def test_a_package_outside_adds_one_of_each_kind(tmp_path: Path) -> None:

@@ -18,7 +18,10 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     },
     "commands": {"env": "nbtriton.extensions.environments.command:add_env"},
     "devices": {"simulated": "nbtriton.extensions.simulated_gpus.device:SimulatedDevice"},
-    "endpoints": {"openai": "nbtriton.extensions.openai.endpoint:OpenAiEndpoint"},
+    "endpoints": {
+        "grpc": "nbtriton.extensions.grpc.endpoint:GrpcEndpoint",
+        "openai": "nbtriton.extensions.openai.endpoint:OpenAiEndpoint",
+    },
     "exporters": {
         "onnxruntime": "nbtriton.extensions.onnxruntime.export:OnnxExporter",
         "fil": "nbtriton.extensions.fil.export:FilExporter",

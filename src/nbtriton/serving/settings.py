@@ -12,10 +12,10 @@ from nbtriton.options.triton import BOOLEAN, RESTRICTED_API, RESTRICTED_PROTOCOL
 from nbtriton.options.triton import PORT as NUMBER
 
 if TYPE_CHECKING:
-    from nbtriton.serving.frontends.listener import Tls
     from nbtriton.serving.frontends.logs import LogSettings
     from nbtriton.serving.frontends.metrics import MetricsConfig
     from nbtriton.serving.frontends.service import Control, Limits
+    from nbtriton.serving.frontends.tls import Tls
     from nbtriton.serving.frontends.tracing import OpenTelemetry, TraceValues
 
 PORT = optional(
@@ -99,6 +99,8 @@ ENDPOINTS = table_of(EndpointSettings)
 
 def endpoint_port(name: str) -> Option:
     """Return the port of an endpoint that an extension adds."""
+    if f"{name}_port" in ENDPOINTS:
+        return ENDPOINTS[f"{name}_port"]
     option = _port(name, f"of the endpoint '{name}' of an extension", None)
     return replace(option, name=f"{name}_port", type="int | None")
 

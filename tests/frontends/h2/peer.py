@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nbtriton.serving.frontends.http2.connection import (
+from nbtriton.extensions.grpc.http2.connection import (
     ConnectionTerminated,
     Event,
     Http2Connection,
     Http2Limits,
     TrailersReceived,
 )
-from nbtriton.serving.frontends.http2.frames import ErrorCode
-from nbtriton.serving.frontends.http2.hpack import Decoder, Encoder, Field
-from nbtriton.serving.frontends.http2.streams import Http2Stream
+from nbtriton.extensions.grpc.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.hpack import Decoder, Encoder, Field
+from nbtriton.extensions.grpc.http2.streams import Http2Stream
 from tests.frontends.http2_raw import (
     END_HEADERS,
     END_STREAM,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nbtriton.serving.frontends.http2.connection import (
+from nbtriton.extensions.grpc.http2.connection import (
     ConnectionTerminated,
     Event,
     Http2Connection,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.serving.frontends.http2.hpack import Decoder
+from nbtriton.extensions.grpc.http2.hpack import Decoder
 
 MOST = 1 << 16
 PLAIN = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]  # fmt: skip

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbtriton.serving.frontends.http2.frames import ErrorCode, HpackError
-from nbtriton.serving.frontends.http2.hpack import TABLE_SIZE, Decoder, Encoder, Field
+from nbtriton.extensions.grpc.http2.frames import ErrorCode, HpackError
+from nbtriton.extensions.grpc.http2.hpack import TABLE_SIZE, Decoder, Encoder, Field
 
 MOST = 1 << 20
 FIELDS = st.lists(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.serving.frontends.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.frames import ErrorCode
 from tests.frontends.h2.peer import BODY, CONNECTION, OK, PONG, Outcome, block, case, check, request
 from tests.frontends.http2_raw import (
     CONTINUATION,

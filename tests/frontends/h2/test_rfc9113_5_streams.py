@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from nbtriton.serving.frontends.http2.connection import Http2Limits
-from nbtriton.serving.frontends.http2.frames import ErrorCode
-from nbtriton.serving.frontends.http2.streams import (
+from nbtriton.extensions.grpc.http2.connection import Http2Limits
+from nbtriton.extensions.grpc.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.streams import (
     TRANSITIONS,
     StreamInput,
     StreamState,

@@ -8,8 +8,8 @@ from types import FrameType
 
 import pytest
 
-from nbtriton.serving.frontends.http2.connection import Http2Limits
-from nbtriton.serving.frontends.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.connection import Http2Limits
+from nbtriton.extensions.grpc.http2.frames import ErrorCode
 from tests.frontends.h2.peer import (
     BODY,
     CONNECTION,

@@ -28,10 +28,10 @@ from nbtriton.extensions.openai.tensors import Usage, inputs_of, is_text_model, 
 from nbtriton.options import triton as kinds
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.flags import flag
+from nbtriton.serving.frontends.http1.connection import HttpEndpoint
 from nbtriton.serving.frontends.http1.inference import LONG_JSON, HttpResponder
 from nbtriton.serving.frontends.http1.response import JSON, HttpResponse, RequestResponseCycle
 from nbtriton.serving.frontends.kserve.call import InferCall
-from nbtriton.serving.frontends.service import Endpoint
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
@@ -141,15 +141,13 @@ class OpenAiOptions:
     default_max_tokens: int = 16
 
 
-class OpenAiEndpoint(Endpoint):
+class OpenAiEndpoint(HttpEndpoint):
     """Handlers of ``/v1/completions``, ``/v1/chat/completions``, ``/v1/models``, and Triton's own two routes.
 
     Parameters
     ----------
     service : Service
     options : OpenAiOptions
-    metrics : callable
-        Returns the text of ``/metrics``.
     join_batch : callable, optional
         As for `RequestDispatcher.submit_many`.
     """
@@ -169,12 +167,10 @@ class OpenAiEndpoint(Endpoint):
         self,
         service: Service,
         options: OpenAiOptions,
-        metrics: Callable[[], bytes],
         join_batch: JoinBatch | None = None,
     ) -> None:
         self._service = service
         self._options = options
-        self._metrics = metrics
         self._join_batch = join_batch
         self._created_s = int(time.time())
         self._readers: dict[str, Callable[[bytes | memoryview], TextRequest]] = {
@@ -183,10 +179,10 @@ class OpenAiEndpoint(Endpoint):
         }
 
     @classmethod
-    def options_of(cls, arguments: SimpleNamespace) -> OpenAiOptions:
-        """Return the options that the flags set."""
+    def options_of(cls, arguments: SimpleNamespace) -> dict[str, OpenAiOptions]:
+        """Return the argument of `nbtriton.Server.serve` that the flags set."""
         template = chat_template_of(arguments.tokenizer, arguments.chat_template)
-        return OpenAiOptions(template, arguments.default_max_tokens)
+        return {"openai": OpenAiOptions(template, arguments.default_max_tokens)}
 
     def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
         """Answer requests that arrived together, each now or later; never raises."""
@@ -225,7 +221,9 @@ class OpenAiEndpoint(Endpoint):
                 )
             cycle.respond(HttpResponse())
         elif path == "/metrics":
-            cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", (self._metrics(),)))
+            cycle.respond(
+                HttpResponse(200, b"text/plain; charset=utf-8", (self._service.metrics(),))
+            )
         elif path == _MODELS:
             listed = [model_object(name, self._created_s) for name in self._text_models()]
             cycle.respond(_json({"object": "list", "data": listed}))

@@ -1,4 +1,4 @@
-"""Endpoints of a server: KServe v2 over HTTP and gRPC, shared memory, metrics.
+"""Endpoints of a server: KServe v2 over HTTP, shared memory, metrics, and what extensions add (gRPC is one).
 
 `serve` opens ports; the `Endpoints` that it returns closes them.
 """
@@ -11,6 +11,8 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.backends.forking import notify_in_children
@@ -20,21 +22,21 @@ from nbtriton.common.closing import Closing
 from nbtriton.common.errors import UnavailableError, UnsupportedError
 from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine.interrupts import interrupts_deferred
-from nbtriton.serving.frontends.http1.connection import HttpListener
+from nbtriton.serving.frontends.http1.connection import HttpEndpoint, HttpListener
 from nbtriton.serving.frontends.http1.handlers import Handlers
 from nbtriton.serving.frontends.http1.response import HttpResponse, RequestResponseCycle, error_body
-from nbtriton.serving.frontends.listener import Listener, Tls
+from nbtriton.serving.frontends.listener import Endpoint, Listener
 from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
 from nbtriton.serving.frontends.service import (
     Control,
-    Endpoint,
     Limits,
     NoControl,
     Service,
     forwards_of,
 )
+from nbtriton.serving.frontends.tls import Tls
 from nbtriton.serving.frontends.tracing import OpenTelemetry, Spans, TraceValues, Tracing
 from nbtriton.serving.settings import ENDPOINTS, PORT, EndpointSettings, endpoint_ports
 
@@ -45,6 +47,7 @@ __all__ = [
     "Control",
     "Endpoint",
     "Endpoints",
+    "HttpEndpoint",
     "Limits",
     "LogSettings",
     "MetricsConfig",
@@ -226,12 +229,18 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
     given = read_settings("serve", ENDPOINTS, given)
     check(given, _OBJECTS)
     host, log = given["host"], given["log"]
+    if given["grpc_port"] is not None:
+        # Triton's, so that its options stand among those of HTTP.
+        place = entries.place_of("endpoints", "grpc")
+        if place is None:
+            raise UnsupportedError("nothing that is installed answers gRPC", hint="grpc_port=None")
+        own = {n.removeprefix("grpc_"): v for n, v in given.items() if n.startswith("grpc_")}
+        added = {"grpc": (entries.load(place), given["grpc_port"], SimpleNamespace(**own)), **added}
     # Port and address of each protocol, the port None for none.
     places: dict[str, tuple[int | None, str]] = {
         "http": (given["http_port"], host),
-        "grpc": (given["grpc_port"], given["grpc_host"] or host),
         "metrics": (given["metrics_port"], given["metrics_host"] or host),
-        **{name: (port, host) for name, (_, port, _) in added.items()},
+        **{n: (port, given.get(f"{n}_host") or host) for n, (_, port, _) in added.items()},
     }
     for address in sorted({at for port, at in places.values() if port is not None}):
         if not _is_loopback(address):
@@ -241,8 +250,7 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
                 stacklevel=2,
             )
     spans = given["opentelemetry"]
-    pattern, grpc_pattern = given["header_forward_pattern"], given["grpc_header_forward_pattern"]
-    forwards = forwards_of(pattern)
+    forwards = forwards_of(given["header_forward_pattern"])
     service = Service(
         server,
         NoControl(server) if given["control"] is None else given["control"],
@@ -254,43 +262,29 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
         strict_readiness=given["strict_readiness"],
         restricted=given["restricted"] or {},
         forwards=forwards,
-        grpc_forwards=forwards_of(pattern if grpc_pattern is None else grpc_pattern),
         name=given["name"],
         client_shm=given["client_shm"],
+        metrics=Metrics(server, given["metrics"] or MetricsConfig()).text,
+        http_tls=given["http_tls"],
     )
     thread = LoopThread("nbtriton-endpoints")
     endpoints = Endpoints(service, thread, host, own_log=log is None)
     protocol = ""
     try:
-        text_of_metrics = Metrics(server, given["metrics"] or MetricsConfig()).text
-        handlers: dict[str, Any] = {
-            "http": Handlers(service, thread.join_batch).handle,
-            **{
-                name: kind(service, own, text_of_metrics, thread.join_batch).handle
-                for name, (kind, _, own) in added.items()
-            },
-            "metrics": _MetricsHandler(text_of_metrics),
+        handle = Handlers(service, thread.join_batch).handle
+        opened: dict[str, Callable[..., Listener[Any]]] = {
+            # These first, as in Triton: a client that finds the server ready over HTTP may call it over gRPC.
+            **{name: partial(kind.open, options=own) for name, (kind, _, own) in added.items()},
+            "http": partial(
+                HttpListener, handle, keep_fields=forwards is not None, tls=service.http_tls
+            ),
+            "metrics": partial(HttpListener, _MetricsHandler(service.metrics)),
         }
-        # gRPC first, as in Triton: a client that finds the server ready over HTTP may call it over gRPC.
-        for protocol in ("grpc", *handlers):
+        for protocol, opener in opened.items():
             port, address = places[protocol]
-            if port is None:
-                continue
-            listener: Listener[Any]
-            if protocol == "grpc":
-                from nbtriton.serving.frontends.grpc.endpoint import GrpcEndpoint
-
-                listener = GrpcEndpoint(
-                    service, thread, address, port, options=given["grpc_options"],
-                    restricted=given["grpc_restricted"] or {}, tls=given["grpc_tls"],
-                )  # fmt: skip
-            else:
-                listener = HttpListener(
-                    handlers[protocol], service, thread, address, port,
-                    keep_fields=protocol == "http" and forwards is not None,
-                    tls=None if protocol == "metrics" else given["http_tls"],
-                )  # fmt: skip
-            endpoints.add(protocol, listener)
+            if port is not None:
+                listener = opener(service=service, thread=thread, host=address, port=port)
+                endpoints.add(protocol, listener)
     except UnavailableError as error:
         endpoints.close()
         if not error.hint:  # an address, not a port
@@ -307,9 +301,8 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
 
 def _is_extensions(argument: str) -> bool:
     """Return whether an argument is the port or the options of an endpoint that an extension adds."""
-    return argument not in ENDPOINTS and bool(
-        entries.place_of("endpoints", argument.removesuffix("_port"))
-    )
+    name = argument.removesuffix("_port")
+    return f"{name}_port" not in ENDPOINTS and bool(entries.place_of("endpoints", name))
 
 
 def _added(given: Mapping[str, Any]) -> dict[str, tuple[type[Endpoint], int, Any]]:

@@ -139,16 +139,13 @@ def _serve(
         endpoints = server.serve(**options)
     for warning in caught:
         _log.warning("%s", warning.message)
-    for what, port, host in (
-        ("GRPCInferenceService", endpoints.grpc_port, options["grpc_host"]),
-        ("HTTPService", endpoints.http_port, options["host"]),
-        *(
-            (f"{kind.title} Service", getattr(endpoints, f"{name}_port"), options["host"])
-            for name, kind in entries.working("endpoints")
-        ),
-        ("Metrics Service", endpoints.metrics_port, options["metrics_host"]),
-    ):
-        if port is not None:
+    added = {
+        name: kind.service_name or f"{kind.title} Service"
+        for name, kind in entries.working("endpoints")
+    }
+    for name, what in {**added, "http": "HTTPService", "metrics": "Metrics Service"}.items():
+        if (port := getattr(endpoints, f"{name}_port")) is not None:
+            host = options.get(f"{name}_host") or options["host"]
             _log.info("Started %s at %s:%d", what, host, port)
     # Exclude the existing objects from garbage collection: they stay, and requests leave no cycles.
     gc.collect()

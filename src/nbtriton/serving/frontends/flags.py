@@ -26,10 +26,10 @@ from nbtriton.options.table import Option
 from nbtriton.options.triton import Kind, choice
 from nbtriton.scheduling import MIN_CACHE_BYTES
 from nbtriton.serving.frontends import tracing
-from nbtriton.serving.frontends.listener import Tls
 from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.metrics import MetricsConfig, parse_quantiles
 from nbtriton.serving.frontends.service import Limits
+from nbtriton.serving.frontends.tls import Tls
 from nbtriton.serving.settings import ENDPOINTS
 
 HELP = "see nbtriton serve --help"
@@ -43,7 +43,7 @@ def flag(
     return Option(f"--{name}", what, kind.shown, kind.read, default, action=action, ours=ours)
 
 
-def _of(option: Option) -> Option:
+def flag_of(option: Option) -> Option:
     """Return the flag of an option that Python has too."""
     if option.choices:
         kind = choice(option.long[0], *option.choices)
@@ -51,7 +51,8 @@ def _of(option: Option) -> Option:
     return replace(option, flags=f"--{option.long[0]}")
 
 
-def _tls(protocol: str, *, ours: bool) -> tuple[Option, ...]:
+def tls_flags(protocol: str, *, ours: bool) -> tuple[Option, ...]:
+    """Return the flags of a protocol's TLS settings, which `tls_of` reads."""
     return (
         flag(f"{protocol}-use-ssl", kinds.BOOLEAN, False, "answer over TLS", ours=ours),
         flag(f"{protocol}-use-ssl-mutual", kinds.BOOLEAN, False, "and only clients with a certificate", ours=ours),
@@ -92,56 +93,33 @@ NO_EFFECT: Mapping[str, tuple[Kind, str]] = {
     "model-load-gpu-limit": (kinds.TEXT, "a model is refused that does not fit into what is left"),
 }  # fmt: skip
 
-# Flags of gRPC's channel arguments, without `grpc-`: the argument, the kind, the default and what it says.
-CHANNEL: Mapping[str, tuple[str, Kind, Any, str]] = {
-    "keepalive-time": ("grpc.keepalive_time_ms", kinds.INTEGER, 7200000, "milliseconds without a call before a ping"),
-    "keepalive-timeout": ("grpc.keepalive_timeout_ms", kinds.INTEGER, 20000, "milliseconds to wait for its answer"),
-    "keepalive-permit-without-calls": ("grpc.keepalive_permit_without_calls", kinds.BOOLEAN, False,
-                                       "ping idle connections too"),
-    "http2-max-pings-without-data": ("grpc.http2.max_pings_without_data", kinds.INTEGER, 2, "pings in a row without data"),
-    "http2-min-recv-ping-interval-without-data": ("grpc.http2.min_ping_interval_without_data_ms", kinds.INTEGER, 300000,
-                                                  "milliseconds between a client's pings"),
-    "http2-max-ping-strikes": ("grpc.http2.max_ping_strikes", kinds.INTEGER, 2, "bad pings before a client is cut off"),
-    "max-connection-age": ("grpc.max_connection_age_ms", kinds.INTEGER, None, "milliseconds a connection may live"),
-    "max-connection-age-grace": ("grpc.max_connection_age_grace_ms", kinds.INTEGER, None, "and those for its last calls"),
-}  # fmt: skip
-
 _GROUPS: Mapping[str, tuple[Option, ...]] = {
     "": (flag("help", kinds.SWITCH, False, "print this"),),
     "Server": (
-        _of(ENDPOINTS["name"]),
+        flag_of(ENDPOINTS["name"]),
         flag("exit-timeout-secs", kinds.INTEGER, 30, "seconds for running requests at the end"),
         flag("max-decompressed-size", kinds.COUNT, 64 << 20, "bytes that a compressed request may unpack "
              "to, over HTTP and gRPC", ours=True),
-        _of(ENDPOINTS["client_shm"]),
+        flag_of(ENDPOINTS["client_shm"]),
     ),
     "Model repository": (
         flag("model-repository", kinds.TEXT, None, "a directory of models", True),
         flag("model-store", kinds.TEXT, None, "the same as --model-repository", True),
         replace(REPOSITORY["exit_on_error"], default=True),
-        *(_of(REPOSITORY[name]) for name in ("auto_complete", "strict_readiness", "control_mode")),
+        *(flag_of(REPOSITORY[name]) for name in ("auto_complete", "strict_readiness", "control_mode")),
         replace(REPOSITORY["poll_s"], flags="--repository-poll-secs", value=kinds.INTEGER.shown, read=kinds.INTEGER.read),
-        *(_of(REPOSITORY[name]) for name in ("load_models", "config_name", "load_threads", "load_retries")),
+        *(flag_of(REPOSITORY[name]) for name in ("load_models", "config_name", "load_threads", "load_retries")),
     ),
     "HTTP": (
         flag("allow-http", kinds.BOOLEAN, True, "answer over HTTP"),
-        *(_of(ENDPOINTS[name]) for name in ("host", "http_port", "header_forward_pattern", "restricted")),
-        *_tls("http", ours=True),
-    ),
-    "gRPC": (
-        flag("allow-grpc", kinds.BOOLEAN, None, "answer over gRPC"),
-        *(_of(ENDPOINTS[name]) for name in ("grpc_host", "grpc_port", "grpc_header_forward_pattern", "grpc_restricted")),
-        *_tls("grpc", ours=False),
-        flag("grpc-infer-response-compression-level",
-             choice("grpc_infer_response_compression_level", "none", "low", "medium", "high"),
-             "none", "of responses"),
-        *(flag(f"grpc-{name}", kind, default, what) for name, (_, kind, default, what) in CHANNEL.items()),
+        *(flag_of(ENDPOINTS[name]) for name in ("host", "http_port", "header_forward_pattern", "restricted")),
+        *tls_flags("http", ours=True),
     ),
     "Metrics": (
         flag("allow-metrics", kinds.BOOLEAN, True, "answer Prometheus"),
         flag("allow-cpu-metrics", kinds.BOOLEAN, True, "with those of the processor and its memory"),
-        _of(ENDPOINTS["metrics_host"]),
-        _of(ENDPOINTS["metrics_port"]),
+        flag_of(ENDPOINTS["metrics_host"]),
+        flag_of(ENDPOINTS["metrics_port"]),
         flag("metrics-config", kinds.METRICS_SETTING, None, "counter_latencies (true), summary_latencies "
              "(false), summary_quantiles (0.5:0.05,0.9:0.01,…)", True),
     ),
@@ -161,16 +139,16 @@ _GROUPS: Mapping[str, tuple[Option, ...]] = {
     ),
     "Backends": (
         flag("backend-directory", kinds.TEXT, None, "each NAME/model.py in it is a Python-based backend"),
-        _of(SERVER["backend_config"]),
+        flag_of(SERVER["backend_config"]),
         replace(SERVER["stand_in"], value="", read=bool),
-        _of(SERVER["gpus"]),
-        _of(SERVER["recorder"]),
+        flag_of(SERVER["gpus"]),
+        flag_of(SERVER["recorder"]),
     ),
     "Response cache": (
         flag("cache-config", kinds.CACHE_SETTING, None, "local,size=BYTES: keep responses", True),
     ),
-    "Workers": tuple(_of(SERVER[name]) for name in ("isolation", "ray", "worker_timeout_s", "host_policies")),
-    "Rate limiter": tuple(_of(SERVER[name]) for name in ("rate_limit", "rate_limit_resources")),
+    "Workers": tuple(flag_of(SERVER[name]) for name in ("isolation", "ray", "worker_timeout_s", "host_policies")),
+    "Rate limiter": tuple(flag_of(SERVER[name]) for name in ("rate_limit", "rate_limit_resources")),
     "Old names": (
         flag("strict-model-config", kinds.BOOLEAN, None, "true: as --disable-auto-complete-config"),
         flag("response-cache-byte-size", kinds.COUNT, None, "as --cache-config local,size=BYTES"),
@@ -281,8 +259,6 @@ def usage() -> str:
 
 
 _log = logging.getLogger("nbtriton.serve")
-_GRPC_PORT = 8001
-_COMPRESSION = ("none", "low", "medium", "high")
 _METRICS = ("counter_latencies", "summary_latencies", "summary_quantiles")
 
 
@@ -318,46 +294,39 @@ def given_options(arguments: SimpleNamespace, table: Mapping[str, Option]) -> di
 def endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
     """Return the arguments of `nbtriton.serving.frontends.serve`, except the log."""
     options = given_options(arguments, ENDPOINTS)
-    if options["grpc_port"] is None:
-        options["grpc_port"] = _GRPC_PORT
-    for protocol in ("http", "grpc", "metrics"):
-        if getattr(arguments, f"allow_{protocol}") is False:
-            options[f"{protocol}_port"] = None
-    for protocol in ("grpc", "metrics"):
-        options[f"{protocol}_host"] = options[f"{protocol}_host"] or options["host"]
+    added = dict(entries.working("endpoints"))
+    ports = {name: _port(arguments, name) for name in ("http", *added, "metrics")}
+    for name, kind in added.items():
+        if ports[name] is not None:
+            options |= kind.options_of(arguments)
+    check_ports(
+        *(
+            (
+                name if name == "metrics" else name.upper(),
+                options.get(f"{name}_host") or options["host"],
+                port,
+            )
+            for name, port in ports.items()
+        )
+    )
     trace_path, trace_values, spans = trace_settings(arguments)
     _, metrics = metrics_settings(arguments)
-    channel = [
-        (name, int(value))
-        for flag, (name, *_) in CHANNEL.items()
-        if (value := getattr(arguments, f"grpc_{flag.replace('-', '_')}")) is not None
-    ]
-    level = _COMPRESSION.index(arguments.grpc_infer_response_compression_level)
-    added = [
-        (name, kind, port)
-        for name, kind in entries.working("endpoints")
-        if (port := getattr(arguments, f"{name}_port", None)) is not None
-    ]
-    host = options["host"]
-    check_ports(
-        ("HTTP", host, options["http_port"]),
-        ("GRPC", options["grpc_host"], options["grpc_port"]),
-        ("metrics", options["metrics_host"], options["metrics_port"]),
-        *((kind.title, host, port) for _, kind, port in added),
-    )
     return {
         **options,
-        **{f"{name}_port": port for name, _, port in added},
-        **{name: kind.options_of(arguments) for name, kind, _ in added},
-        "grpc_options": [*channel, ("grpc.default_compression_level", level)],
+        **{f"{name}_port": port for name, port in ports.items()},
         "trace_file": trace_path,
         "trace": trace_values,
         "opentelemetry": spans,
         "limits": _limits(arguments),
         "metrics": metrics,
-        "http_tls": _tls_of(arguments, "http"),
-        "grpc_tls": _tls_of(arguments, "grpc"),
+        "http_tls": tls_of(arguments, "http"),
     }
+
+
+def _port(arguments: SimpleNamespace, protocol: str) -> int | None:
+    """Return the port of a protocol; None for one that is not answered."""
+    found = vars(arguments)
+    return found.get(f"{protocol}_port") if found.get(f"allow_{protocol}", True) else None
 
 
 def _limits(arguments: SimpleNamespace) -> Limits:
@@ -367,7 +336,7 @@ def _limits(arguments: SimpleNamespace) -> Limits:
     return Limits(decompressed_bytes=size)
 
 
-def _tls_of(arguments: SimpleNamespace, protocol: str) -> Tls | None:
+def tls_of(arguments: SimpleNamespace, protocol: str) -> Tls | None:
     """Return the TLS settings of a protocol; None without TLS."""
 
     def given(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Listening socket on an event loop, for any protocol: connections, batches of requests, shutdown."""
+"""Listening socket on an event loop, for any protocol: connections, batches of requests, shutdown; and the interface of an endpoint."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import os
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
 from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from nbtriton.common.errors import InvalidArgumentError, UnavailableError
+from nbtriton.common.errors import UnavailableError
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
 from nbtriton.serving.frontends.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nbtriton.options.table import Option
 
 # Backlog of connections to be accepted, if the system allows it; further clients try again after a second.
 # Triton's 1024 are full when 10,000 clients connect at once to a busy machine.
@@ -290,84 +294,37 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """TLS settings of a port; all files are PEM.
+class Endpoint(ABC):
+    """An endpoint: it opens a port, and answers what arrives there.
 
-    Parameters
+    Its name in the group gives it the arguments ``NAME_port`` and ``NAME`` of `nbtriton.Server.serve`, the option
+    ``--NAME-port`` of ``%triton_serve`` and the flags of ``nbtriton serve``. `HttpEndpoint` is the one for HTTP.
+
+    Attributes
     ----------
-    certificate : str
-        File with the server's certificate and the intermediate certificates.
-    key : str
-        File with its private key, not encrypted.
-    root : str
-        File with the root certificates that verify clients; needed with `mutual`.
-    mutual : bool
-        Whether a client needs a certificate.
-
-    Examples
-    --------
-    >>> Tls("server.crt", "server.key").mutual
-    False
+    title : str
+        In the help of the flags.
+    service_name : str
+        In the log; by default the title and "Service".
+    options_type : type
+        Of the argument ``NAME``; without arguments it makes the default.
+    flags : tuple of Option
+        Of ``nbtriton serve``, with ``--NAME-port``.
     """
 
-    certificate: str
-    key: str
-    root: str = ""
-    mutual: bool = False
+    title: ClassVar[str]
+    service_name: ClassVar[str] = ""
+    options_type: ClassVar[type] = SimpleNamespace
+    flags: ClassVar[tuple[Option, ...]] = ()
 
-    def context(self, protocol: str) -> ssl.SSLContext:
-        """Return the context of a port.
+    @classmethod
+    def options_of(cls, arguments: SimpleNamespace) -> Mapping[str, Any]:  # noqa: ARG003 - for those with options
+        """Return the arguments of `nbtriton.Server.serve` that the flags set, but for the port."""
+        return {}
 
-        Parameters
-        ----------
-        protocol : str
-            ALPN name: ``"h2"`` or ``"http/1.1"``.
-
-        Raises
-        ------
-        InvalidArgumentError
-            A file is missing, is of the wrong kind, or does not match the other.
-        """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols([protocol])
-        _check("the server's certificate", self.certificate)
-        _check("the server's key", self.key)
-        try:
-            context.load_cert_chain(self.certificate, self.key, password=_no_password)
-        except (ssl.SSLError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"'{self.certificate}' and '{self.key}' are not a certificate and its key in PEM: "
-                f"{_reason(error)}"
-            ) from None
-        if self.mutual:
-            _check("the root certificate", self.root)
-            try:
-                context.load_verify_locations(self.root)
-            except ssl.SSLError as error:
-                raise InvalidArgumentError(
-                    f"'{self.root}' holds no certificate in PEM: {_reason(error)}"
-                ) from None
-            context.verify_mode = ssl.CERT_REQUIRED
-        return context
-
-
-def _check(what: str, file: str) -> None:
-    if not file:
-        raise InvalidArgumentError(f"TLS needs the file of {what}")
-    try:
-        with Path(file).open("rb"):
-            pass
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"{what} cannot be read from '{file}': {error.strerror}"
-        ) from None
-
-
-def _no_password() -> str:
-    raise ValueError("the key asks for a password")
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "reason", None) or str(error)
+    @classmethod
+    @abstractmethod
+    def open(
+        cls, service: Service, thread: LoopThread, host: str, port: int, options: Any
+    ) -> Listener[Any]:
+        """Open the port; `options` is of `options_type`."""

@@ -1,15 +1,13 @@
-"""State and settings that the endpoints of one server share, and the interface of an endpoint that a package adds."""
+"""State and settings that the endpoints of one server share."""
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.common.errors import (
     InvalidArgumentError,
@@ -21,12 +19,11 @@ from nbtriton.common.errors import (
 from nbtriton.model.config import is_ensemble
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
 from nbtriton.serving.frontends.logs import LOG_FORMATS, LogSettings, verbose_level
+from nbtriton.serving.frontends.tls import Tls
 from nbtriton.serving.frontends.tracing import TRACE_LEVELS, Tracing, parse_number
 
 if TYPE_CHECKING:
-    from nbtriton.options.table import Option
-    from nbtriton.runtime.engine import JoinBatch, Server
-    from nbtriton.serving.frontends.http1.response import RequestResponseCycle
+    from nbtriton.runtime.engine import Server
 
 # Triton's version; clients compare it with theirs.
 PROTOCOL_VERSION = "2.51.0"
@@ -178,12 +175,16 @@ class Service:
     restricted : mapping
         API category (``"inference"``, ``"model-repository"``, …) to the header field and the value
         that a client must send.
-    forwards, grpc_forwards : callable, optional
+    forwards : callable, optional
         Which header fields become request parameters.
     name : str
         Name in the server's metadata; Triton's ``--id``.
     client_shm : bool
         Whether clients may register and unregister shared memory.
+    metrics : callable
+        Returns the text of ``/metrics``.
+    http_tls : Tls, optional
+        Enables TLS for HTTP.
     """
 
     server: Server
@@ -195,9 +196,10 @@ class Service:
     strict_readiness: bool = True
     restricted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     forwards: Forwards | None = None
-    grpc_forwards: Forwards | None = None
     name: str = "triton"
     client_shm: bool = True
+    metrics: Callable[[], bytes] = bytes
+    http_tls: Tls | None = None
 
     def clients_memory(self) -> SharedMemory:
         """Return the regions of shared memory, for a client that registers or unregisters one.
@@ -412,53 +414,3 @@ def log_changes(
     if changes.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
         raise wrong_format(str(changes["log_format"]))
     return changes
-
-
-class Endpoint(ABC):
-    """An endpoint: it answers requests on one port.
-
-    Its name in the group gives it the arguments ``NAME_port`` and ``NAME`` of `nbtriton.Server.serve`, the option
-    ``--NAME-port`` of ``%triton_serve`` and the flags of ``nbtriton serve``.
-
-    Parameters
-    ----------
-    service : Service
-        The server, and what clients may do with it.
-    options : object
-        Of `options_type`.
-    metrics : callable
-        Returns the text of ``/metrics``.
-    join_batch : callable
-        As for `RequestDispatcher.submit_many`.
-
-    Attributes
-    ----------
-    title : str
-        In the log and in the help of the flags.
-    options_type : type
-        Of the argument ``NAME``; without arguments it makes the default.
-    flags : tuple of Option
-        Of ``nbtriton serve``; the first is ``--NAME-port``.
-    """
-
-    title: ClassVar[str]
-    options_type: ClassVar[type] = SimpleNamespace
-    flags: ClassVar[tuple[Option, ...]] = ()
-
-    @abstractmethod
-    def __init__(
-        self,
-        service: Service,
-        options: Any,
-        metrics: Callable[[], bytes],
-        join_batch: JoinBatch | None = None,
-    ) -> None: ...
-
-    @classmethod
-    def options_of(cls, arguments: SimpleNamespace) -> Any:  # noqa: ARG003 - for those with options
-        """Return the options that the flags set."""
-        return cls.options_type()
-
-    @abstractmethod
-    def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
-        """Answer requests that arrived together, each now or later; never raises."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from _thread import get_ident
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic, monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.serving.frontends.http1.reader import (
     ConnectionState,
@@ -31,9 +32,13 @@ from nbtriton.serving.frontends.http1.response import (
     error_body,
     response_head,
 )
-from nbtriton.serving.frontends.listener import Listener, Tls, listen
+from nbtriton.serving.frontends.listener import Endpoint, Listener, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
 from nbtriton.serving.frontends.service import Service
+from nbtriton.serving.frontends.tls import Tls
+
+if TYPE_CHECKING:
+    from nbtriton.runtime.engine import JoinBatch
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Up to this size a response is joined and sent by one call; longer responses are sent part by part.
@@ -416,3 +421,34 @@ class HttpListener(Listener[HttpConnection]):
     def dispatch(self) -> None:
         ready, self._ready = self._ready, []
         self._handle(ready)
+
+
+class HttpEndpoint(Endpoint):
+    """An endpoint for HTTP/1.1.
+
+    Parameters
+    ----------
+    service : Service
+        The server, and what clients may do with it.
+    options : object
+        Of `options_type`.
+    join_batch : callable
+        As for `RequestDispatcher.submit_many`.
+    """
+
+    @abstractmethod
+    def __init__(
+        self, service: Service, options: Any, join_batch: JoinBatch | None = None
+    ) -> None: ...
+
+    @classmethod
+    def open(
+        cls, service: Service, thread: LoopThread, host: str, port: int, options: Any
+    ) -> HttpListener:
+        """Open the port; `options` is of `options_type`."""
+        handle = cls(service, options, thread.join_batch).handle
+        return HttpListener(handle, service, thread, host, port, tls=service.http_tls)
+
+    @abstractmethod
+    def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
+        """Answer requests that arrived together, each now or later; never raises."""

@@ -54,12 +54,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from nbtriton.serving.frontends.http2.frames import (
+from nbtriton.extensions.grpc.http2.frames import (
     ErrorCode,
     Http2ConnectionError,
     Http2StreamError,
 )
-from nbtriton.serving.frontends.http2.hpack import Field
+from nbtriton.extensions.grpc.http2.hpack import Field
 
 
 class StreamState(IntEnum):

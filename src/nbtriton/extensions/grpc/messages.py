@@ -12,8 +12,8 @@ from struct import Struct
 from urllib.parse import quote
 
 from nbtriton.common.errors import TritonError
+from nbtriton.extensions.grpc.http2.hpack import Field
 from nbtriton.serving.frontends.buffers import DecompressionError, Decompressor, OversizeError
-from nbtriton.serving.frontends.http2.hpack import Field
 
 # Prefix of a message: compressed flag, length.
 PREFIX = Struct(">BI")

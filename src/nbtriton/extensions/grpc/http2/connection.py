@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, Final
 
-from nbtriton.serving.frontends.http2 import frames
-from nbtriton.serving.frontends.http2.frames import (
+from nbtriton.extensions.grpc.http2 import frames
+from nbtriton.extensions.grpc.http2.frames import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -27,8 +27,8 @@ from nbtriton.serving.frontends.http2.frames import (
     frame,
     number_frame,
 )
-from nbtriton.serving.frontends.http2.hpack import Field, HeaderBlock, HeaderBlockReader
-from nbtriton.serving.frontends.http2.streams import (
+from nbtriton.extensions.grpc.http2.hpack import Field, HeaderBlock, HeaderBlockReader
+from nbtriton.extensions.grpc.http2.streams import (
     TRANSITIONS,
     ClosedStreams,
     Http2Stream,
@@ -36,7 +36,7 @@ from nbtriton.serving.frontends.http2.streams import (
     StreamState,
     allowed,
 )
-from nbtriton.serving.frontends.http2.writer import FIRST_FRAME_SIZE, FIRST_WINDOW, FrameWriter
+from nbtriton.extensions.grpc.http2.writer import FIRST_FRAME_SIZE, FIRST_WINDOW, FrameWriter
 
 _IDLE, _OPEN, _, _HALF_CLOSED_REMOTE, _CLOSED = StreamState
 _ON_DATA: Final = TRANSITIONS[StreamInput.RECEIVE_DATA]

@@ -1,4 +1,4 @@
-"""KServe v2 over gRPC: the endpoint that `nbtriton.serving.frontends.serve` opens on ``grpc_port``.
+"""KServe v2 over gRPC: the endpoint that `nbtriton.serving.frontends.serve` opens on ``grpc_port``, and its flags.
 
 Unary methods except inference: GS10 to GS12, KS16, KS61, KS70, KS71.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
 
 from google.protobuf import json_format
 
@@ -20,18 +21,21 @@ from nbtriton.common.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from nbtriton.extensions.grpc import requests, responses
+from nbtriton.extensions.grpc.calls import CallListener, Handler, StreamCall, UnaryCall
+from nbtriton.extensions.grpc.connection import GrpcListener
+from nbtriton.extensions.grpc.inference import GrpcInference, InferStream
 from nbtriton.model.config._proto import messages
-from nbtriton.serving.frontends.grpc.calls import CallListener, Handler, StreamCall, UnaryCall
-from nbtriton.serving.frontends.grpc.connection import GrpcListener
-from nbtriton.serving.frontends.grpc.inference import GrpcInference, InferStream
-from nbtriton.serving.frontends.kserve import proto_codec
+from nbtriton.options import triton as kinds
+from nbtriton.serving.frontends.flags import flag, flag_of, tls_flags, tls_of
 from nbtriton.serving.frontends.kserve.wire import read_version
+from nbtriton.serving.frontends.listener import Endpoint
 from nbtriton.serving.frontends.loop import LoopThread
-from nbtriton.serving.frontends.service import log_changes, trace_changes
+from nbtriton.serving.frontends.service import forwards_of, log_changes, trace_changes
+from nbtriton.serving.settings import ENDPOINTS
 
 if TYPE_CHECKING:
     from nbtriton.serving.frontends.kserve.shared_memory import Kind
-    from nbtriton.serving.frontends.listener import Tls
     from nbtriton.serving.frontends.service import Service
 
 _log = logging.getLogger("nbtriton.serving.frontends")
@@ -40,17 +44,31 @@ _log = logging.getLogger("nbtriton.serving.frontends")
 _RESTRICTED = "triton-grpc-protocol-"
 
 
-class GrpcEndpoint(GrpcListener):
+# Flags of gRPC's channel arguments, without `grpc-`: the argument, the kind, the default and what it says.
+_CHANNEL: Mapping[str, tuple[str, kinds.Kind, Any, str]] = {
+    "keepalive-time": ("grpc.keepalive_time_ms", kinds.INTEGER, 7200000, "milliseconds without a call before a ping"),
+    "keepalive-timeout": ("grpc.keepalive_timeout_ms", kinds.INTEGER, 20000, "milliseconds to wait for its answer"),
+    "keepalive-permit-without-calls": ("grpc.keepalive_permit_without_calls", kinds.BOOLEAN, False,
+                                       "ping idle connections too"),
+    "http2-max-pings-without-data": ("grpc.http2.max_pings_without_data", kinds.INTEGER, 2, "pings in a row without data"),
+    "http2-min-recv-ping-interval-without-data": ("grpc.http2.min_ping_interval_without_data_ms", kinds.INTEGER, 300000,
+                                                  "milliseconds between a client's pings"),
+    "http2-max-ping-strikes": ("grpc.http2.max_ping_strikes", kinds.INTEGER, 2, "bad pings before a client is cut off"),
+    "max-connection-age": ("grpc.max_connection_age_ms", kinds.INTEGER, None, "milliseconds a connection may live"),
+    "max-connection-age-grace": ("grpc.max_connection_age_grace_ms", kinds.INTEGER, None, "and those for its last calls"),
+}  # fmt: skip
+_COMPRESSION = ("none", "low", "medium", "high")
+
+
+class GrpcEndpoint(GrpcListener, Endpoint):
     """gRPC port of a server.
 
     Parameters
     ----------
-    service, thread, host, port, options
+    service, thread, host, port
         As for `GrpcListener`.
-    restricted : mapping
-        Triton's ``--grpc-restricted-protocol``: category to header field and value.
-    tls : Tls, optional
-        Enables TLS.
+    options : namespace
+        The ``grpc_…`` options of `nbtriton.serving.settings.EndpointSettings`.
 
     Raises
     ------
@@ -58,25 +76,51 @@ class GrpcEndpoint(GrpcListener):
         The port is in use, or the address is not this machine's.
     """
 
+    title = "gRPC"
+    service_name = "GRPCInferenceService"
+    flags = (
+        flag("allow-grpc", kinds.BOOLEAN, True, "answer over gRPC"),
+        flag_of(ENDPOINTS["grpc_host"]),
+        replace(flag_of(ENDPOINTS["grpc_port"]), default=8001, help="0 for any that is free"),
+        *(flag_of(ENDPOINTS[name]) for name in ("grpc_header_forward_pattern", "grpc_restricted")),
+        *tls_flags("grpc", ours=False),
+        flag("grpc-infer-response-compression-level",
+             kinds.choice("grpc_infer_response_compression_level", *_COMPRESSION), "none", "of responses"),
+        *(flag(f"grpc-{name}", kind, default, what) for name, (_, kind, default, what) in _CHANNEL.items()),
+    )  # fmt: skip
+
+    @classmethod
+    def options_of(cls, arguments: SimpleNamespace) -> dict[str, Any]:
+        """Return the arguments of `serve` that the flags set."""
+        channel = [
+            (name, int(value))
+            for flag, (name, *_) in _CHANNEL.items()
+            if (value := getattr(arguments, f"grpc_{flag.replace('-', '_')}")) is not None
+        ]
+        level = _COMPRESSION.index(arguments.grpc_infer_response_compression_level)
+        return {
+            "grpc_options": [*channel, ("grpc.default_compression_level", level)],
+            "grpc_tls": tls_of(arguments, "grpc"),
+        }
+
+    @classmethod
+    def open(cls, service: Service, thread: LoopThread, host: str, port: int, options: Any) -> Self:
+        """Open the port."""
+        return cls(service, thread, host, port, options)
+
     def __init__(
-        self,
-        service: Service,
-        thread: LoopThread,
-        host: str,
-        port: int,
-        *,
-        options: Sequence[tuple[str, int | str]],
-        restricted: Mapping[str, tuple[str, str]],
-        tls: Tls | None,
+        self, service: Service, thread: LoopThread, host: str, port: int, options: Any
     ) -> None:
         self._restricted = {
             category: (_RESTRICTED + header, value)
-            for category, (header, value) in restricted.items()
+            for category, (header, value) in (options.restricted or {}).items()
         }
-        inference = GrpcInference(service, thread.join_batch)
+        pattern = options.header_forward_pattern
+        forwards = service.forwards if pattern is None else forwards_of(pattern)
+        inference = GrpcInference(service, thread.join_batch, forwards)
         infer = self._guarded("inference", inference.infer)
         handlers: dict[bytes, Handler] = {
-            f"/{proto_codec.SERVICE}/ModelInfer".encode(): partial(UnaryCall, infer)
+            f"/{requests.SERVICE}/ModelInfer".encode(): partial(UnaryCall, infer)
         }
         for name, method in grpc_methods(service).items():
             answer = self._guarded(method.category, partial(_answer, thread, method))
@@ -89,11 +133,12 @@ class GrpcEndpoint(GrpcListener):
             rpc.fail(UnavailableError(refusal))  # before the first message, as in Triton
             return _Refused()
 
-        handlers[f"/{proto_codec.SERVICE}/ModelStreamInfer".encode()] = partial(
+        handlers[f"/{requests.SERVICE}/ModelStreamInfer".encode()] = partial(
             StreamCall, open_stream
         )
-        submit = inference.submit
-        super().__init__(handlers, submit, service, thread, host, port, options=options, tls=tls)
+        super().__init__(
+            handlers, inference.submit, service, thread, host, port, options=options.options, tls=options.tls
+        )  # fmt: skip
 
     def _guarded(
         self, category: str, answer: Callable[[bytes, UnaryCall], None]
@@ -143,7 +188,7 @@ def _answer(thread: LoopThread, method: Method, data: bytes, rpc: UnaryCall) -> 
             _log.exception("a gRPC call failed")
             rpc.fail(InternalError(f"{type(error).__name__}: {error}"))
 
-    if len(data) > proto_codec.LONG or method.slow():
+    if len(data) > requests.LONG or method.slow():
         thread.run_on_worker(answer)
     else:
         answer()
@@ -201,17 +246,17 @@ def grpc_methods(service: Service) -> dict[bytes, Method]:
     def never() -> bool:
         return False
 
-    found = {f"/{proto_codec.HEALTH}/Check".encode(): Method("", never, methods.health)}
+    found = {f"/{requests.HEALTH}/Check".encode(): Method("", never, methods.health)}
     for name, (fill, category) in table.items():
         is_slow = slow.get(name) or slow.get(category) or never
-        found[f"/{proto_codec.SERVICE}/{name}".encode()] = Method(
+        found[f"/{requests.SERVICE}/{name}".encode()] = Method(
             category, is_slow, partial(_filled, name, fill)
         )
     return found
 
 
 def _filled(name: str, fill: Callable[[Any, Any], None], data: bytes) -> bytes:
-    request, _ = proto_codec.parse(getattr(messages, f"{name}Request"), data)
+    request, _ = requests.parse(getattr(messages, f"{name}Request"), data)
     response = getattr(messages, f"{name}Response")()
     fill(request, response)
     serialized: bytes = response.SerializeToString()
@@ -228,8 +273,8 @@ class _Methods:
     # -- server and models -----------------------------------------------------------------------
 
     def health(self, data: bytes) -> bytes:
-        proto_codec.parse(proto_codec.HealthCheckRequest, data)
-        return proto_codec.health_response(self._service.is_ready())
+        requests.parse(requests.HealthCheckRequest, data)
+        return responses.health_response(self._service.is_ready())
 
     def server_live(self, _: Any, response: Any) -> None:
         response.live = self._service.is_live()

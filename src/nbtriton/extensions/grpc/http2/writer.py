@@ -7,10 +7,10 @@ from collections.abc import Container
 from struct import Struct
 from typing import Final
 
-from nbtriton.serving.frontends.http2 import frames
-from nbtriton.serving.frontends.http2.frames import FRAME, ErrorCode, Http2ConnectionError
-from nbtriton.serving.frontends.http2.hpack import Encoder, Field
-from nbtriton.serving.frontends.http2.streams import Http2Stream
+from nbtriton.extensions.grpc.http2 import frames
+from nbtriton.extensions.grpc.http2.frames import FRAME, ErrorCode, Http2ConnectionError
+from nbtriton.extensions.grpc.http2.hpack import Encoder, Field
+from nbtriton.extensions.grpc.http2.streams import Http2Stream
 
 _pack_frame: Final = FRAME.pack
 # Initial values of the peer's settings (RFC 9113 section 6.5.2).

@@ -1,4 +1,4 @@
-"""Infer requests over gRPC, checked in Triton's order (GS13 to GS19).
+"""Messages of clients: reading of requests, checked in Triton's order (GS13 to GS19).
 
 Most requests differ only in their ids and tensors: the parsed form of all other bytes is cached as a template.
 Protobuf reads the other requests.
@@ -6,9 +6,8 @@ Protobuf reads the other requests.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.config._proto import is_repeated, messages
-from nbtriton.model.tensors import DATATYPES, datatype_of, numpy_dtype, shape_of
+from nbtriton.model.tensors import DATATYPES, numpy_dtype
 from nbtriton.serving.frontends.buffers import LONGEST, TemplateCache
 from nbtriton.serving.frontends.kserve import wire
 from nbtriton.serving.frontends.kserve.call import (
@@ -31,10 +30,8 @@ from nbtriton.serving.frontends.kserve.call import (
 from nbtriton.serving.frontends.kserve.wire import check_strings
 
 if TYPE_CHECKING:
-    from nbtriton.model.tensors import Array
     from nbtriton.runtime.engine import ModelSignature
     from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
-    from nbtriton.serving.frontends.kserve.wire import Labels
 
 _ID_TAG, _RAW_TAG = 0x1A, 0x3A
 # Where the tensors of a message with a template begin at the latest, behind a long id.
@@ -66,19 +63,6 @@ def parameter_value(parameter: Any) -> tuple[str, Any]:
     return (kind, getattr(parameter, kind)) if kind else ("", None)
 
 
-def set_parameters(field: Any, values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-    """Fill a map of ``InferParameter``."""
-    for name, value in values.items() if isinstance(values, Mapping) else values:
-        if isinstance(value, bool):
-            field[name].bool_param = value
-        elif isinstance(value, int):
-            field[name].int64_param = value
-        elif isinstance(value, float):
-            field[name].double_param = value
-        else:
-            field[name].string_param = str(value)
-
-
 def varint(value: int) -> bytes:
     """Return a number as a protobuf varint."""
     if value < 0x80:
@@ -89,11 +73,6 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def health_response(serving: bool) -> bytes:
-    """Return the response of ``grpc.health.v1.Health/Check``: an enum as field 1."""
-    return b"\x08\x01" if serving else b"\x08\x02"
 
 
 # Larger messages are read by `read_long`, on a worker: a shorter one takes 20 ms at most.
@@ -718,141 +697,3 @@ def _read_outputs(request: Any, shared_memory: SharedMemory | ShortReads, call: 
                 wanted.kind, wanted.lease = "shared", lease
         outputs.setdefault(tensor.name, wanted)
     call.outputs = outputs
-
-
-_FINAL = "triton_final_response"
-_LIMIT = (1 << 31) - 1
-
-
-def encode_response(
-    call: InferCall,
-    outputs: Mapping[str, Array],
-    parameters: Mapping[str, Any],
-    model_name: str,
-    model_version: int,
-    batches: bool,
-    labels: Labels,
-) -> bytes:
-    """Return a serialized ModelInferResponse.
-
-    Parameters
-    ----------
-    call : InferCall
-        Requested form of each output; outputs in shared memory are written there.
-    outputs : mapping of str to array
-        In the model's order, which the response keeps.
-    parameters : mapping
-        Response parameters.
-    batches : bool
-        Whether the first dimension is the batch, for classification.
-    labels : callable
-        ``labels(model_name, model_version, output)`` returns the class labels of an output.
-
-    Raises
-    ------
-    TritonError
-        An output cannot be sent in the requested form, or the response is too large for gRPC.
-    """
-    parts: list[Any] = [_model_fields(model_name, model_version)]
-    request_id = call.request_id
-    if request_id:
-        encoded = request_id.encode()
-        parts += (b"\x1a", varint(len(encoded)), encoded)
-    if parameters:
-        parts.append(_parameters(parameters))
-    raw: list[Any] = []
-    for name, array in outputs.items():
-        wanted = call.wanted(name)
-        if wanted.classes:
-            classes = labels(model_name, model_version, name)
-            array = wire.classify(array, wanted.classes, batches, classes)  # noqa: PLW2901
-        elif wanted.lease is None and type(array) is np.ndarray and array.flags.c_contiguous:
-            fields = _plain_fields(name, array.dtype, array.shape)
-            if fields is not None:
-                parts.append(fields[0])
-                raw += (fields[1], array)  # copied only once, when joined
-                continue
-        parts.append(_output_field(name, datatype_of(array), shape_of(array)))
-        if wanted.lease is not None:
-            wire.write_shared(wanted.lease, array, name)
-            raw.append(b"\x32\x00")
-            continue
-        blob = wire.wire_bytes(array)
-        raw += (b"\x32", varint(len(blob)), blob)
-    if call.leases:
-        call.check_leases()
-    data = b"".join([*parts, *raw])
-    if len(data) > _LIMIT:
-        raise InvalidArgumentError(
-            f"Response has byte size {len(data)} which exceeds gRPC's byte size limit {_LIMIT}."
-        )
-    return data
-
-
-# Cached, as most responses share these parts.
-@lru_cache(maxsize=256)
-def _model_fields(name: str, version: int) -> bytes:
-    fields: bytes = messages.ModelInferResponse(
-        model_name=name, model_version="" if version == -1 else str(version)
-    ).SerializeToString()
-    return fields
-
-
-@lru_cache(maxsize=1024)
-def _output_field(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    message = messages.ModelInferResponse()
-    message.outputs.add(name=name, datatype=datatype, shape=shape)
-    field: bytes = message.SerializeToString()
-    return field
-
-
-@lru_cache(maxsize=1024)
-def _plain_fields(
-    name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> tuple[bytes, bytes] | None:
-    """Return an output's field and the head of its raw bytes, for an array sent as it is."""
-    if dtype.kind not in "fiub":
-        return None
-    size = math.prod(shape) * dtype.itemsize
-    field = _output_field(name, datatype_of(np.empty(0, dtype)), shape)
-    return field, b"\x32" + varint(size)
-
-
-def _parameters(parameters: Mapping[str, Any]) -> bytes:
-    message = messages.ModelInferResponse()
-    set_parameters(message.parameters, parameters)
-    field: bytes = message.SerializeToString()
-    return field
-
-
-_IS_FINAL = {final: _parameters({_FINAL: final}) for final in (False, True)}
-
-
-def encode_stream_response(response: bytes, *, final: bool) -> bytes:
-    """Return the ModelStreamInferResponse that carries a serialized response (GS2)."""
-    flag = _IS_FINAL[final]
-    return b"".join((b"\x12", varint(len(response) + len(flag)), response, flag))
-
-
-def encode_stream_error(
-    message: str, request_id: str, *, model: str = "", version: int = -1, final: bool | None = None
-) -> bytes:
-    """Return the ModelStreamInferResponse of a request that failed (GS1, GS6).
-
-    Parameters
-    ----------
-    message, request_id : str
-    model, version
-        Of a request that reached its model; -1 for no version.
-    final : bool, optional
-        The final flag of such a request.
-    """
-    answer = messages.ModelStreamInferResponse(error_message=message)
-    answer.infer_response.id = request_id
-    if model:
-        answer.infer_response.model_name = model
-        answer.infer_response.model_version = "" if version == -1 else str(version)
-    if final is not None:
-        answer.infer_response.parameters[_FINAL].bool_param = final
-    data: bytes = answer.SerializeToString()
-    return data

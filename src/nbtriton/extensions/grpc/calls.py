@@ -14,10 +14,10 @@ from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 from nbtriton.common.errors import InternalError, TritonError
-from nbtriton.serving.frontends.grpc import messages
-from nbtriton.serving.frontends.http2.connection import Http2Connection
-from nbtriton.serving.frontends.http2.frames import ErrorCode
-from nbtriton.serving.frontends.http2.streams import Http2Stream, StreamState
+from nbtriton.extensions.grpc import messages
+from nbtriton.extensions.grpc.http2.connection import Http2Connection
+from nbtriton.extensions.grpc.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.streams import Http2Stream, StreamState
 from nbtriton.serving.frontends.listener import Listener
 
 _log = logging.getLogger("nbtriton.serving.frontends")

@@ -15,16 +15,8 @@ from time import monotonic
 from typing import Any, Literal
 
 from nbtriton.common.errors import UnavailableError
-from nbtriton.serving.frontends.grpc.calls import Handler
-from nbtriton.serving.frontends.grpc.messages import (
-    INDEXED,
-    UNIMPLEMENTED,
-    RequestHeaders,
-    StatusError,
-    read_headers,
-    status_trailers,
-)
-from nbtriton.serving.frontends.http2.connection import (
+from nbtriton.extensions.grpc.calls import Handler
+from nbtriton.extensions.grpc.http2.connection import (
     Event,
     Http2Connection,
     Http2Limits,
@@ -33,12 +25,21 @@ from nbtriton.serving.frontends.http2.connection import (
     StreamReset,
     TrailersReceived,
 )
-from nbtriton.serving.frontends.http2.frames import ErrorCode
-from nbtriton.serving.frontends.http2.hpack import HeaderBlock
-from nbtriton.serving.frontends.http2.streams import Http2Stream
-from nbtriton.serving.frontends.listener import Listener, Tls, listen
+from nbtriton.extensions.grpc.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.hpack import HeaderBlock
+from nbtriton.extensions.grpc.http2.streams import Http2Stream
+from nbtriton.extensions.grpc.messages import (
+    INDEXED,
+    UNIMPLEMENTED,
+    RequestHeaders,
+    StatusError,
+    read_headers,
+    status_trailers,
+)
+from nbtriton.serving.frontends.listener import Listener, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
 from nbtriton.serving.frontends.service import Service
+from nbtriton.serving.frontends.tls import Tls
 
 # Limit of asyncio's write buffer, in bytes.
 _UNSENT = 1 << 20

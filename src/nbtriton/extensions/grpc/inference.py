@@ -11,11 +11,10 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
+from nbtriton.extensions.grpc import requests, responses
 from nbtriton.model.config._proto import messages
 from nbtriton.runtime.engine import BARE_FINAL
-from nbtriton.serving.frontends.kserve import proto_codec
 from nbtriton.serving.frontends.kserve.call import InferCall, Responder, submit_together
-from nbtriton.serving.frontends.kserve.proto_codec import LONG
 from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
 from nbtriton.serving.frontends.kserve.wire import read_version
 
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbtriton.backends.base import Response
+    from nbtriton.extensions.grpc.calls import StreamCall, UnaryCall
+    from nbtriton.extensions.grpc.requests import Contents
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
-    from nbtriton.serving.frontends.grpc.calls import StreamCall, UnaryCall
-    from nbtriton.serving.frontends.kserve.proto_codec import Contents
     from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
-    from nbtriton.serving.frontends.service import Service
+    from nbtriton.serving.frontends.service import Forwards, Service
 
     _Read = tuple[ModelSignature, int, InferCall]
 
@@ -46,12 +45,20 @@ class GrpcInference:
     service : Service
     join_batch : callable, optional
         As for `RequestDispatcher.submit_many`.
+    forwards : callable, optional
+        Which header fields become request parameters.
     """
 
-    def __init__(self, service: Service, join_batch: JoinBatch | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        join_batch: JoinBatch | None = None,
+        forwards: Forwards | None = None,
+    ) -> None:
         self.service = service
+        self._forwards = forwards
         self._join_batch = join_batch
-        self._templates = proto_codec.ProtoTemplates()
+        self._templates = requests.ProtoTemplates()
         self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
         self._ready: list[_Waiting] = []
 
@@ -88,12 +95,12 @@ class GrpcInference:
         if cached is not None:
             name, version, call = cached
             found = self._signature(name, version, unary), version, call
-            if self.service.grpc_forwards is not None:
+            if self._forwards is not None:
                 self._forward(metadata, call)
             return found
-        if len(data) > LONG and not proto_codec.is_plain(data):
+        if len(data) > requests.LONG and not requests.is_plain(data):
             raise LongReadError
-        parsed = proto_codec.parse_at_once(messages.ModelInferRequest, data)
+        parsed = requests.parse_at_once(messages.ModelInferRequest, data)
         request, found = self._read_new(parsed, self._short, unary)
         self._templates.remember(data, request, found[1], found[2])
         self._forward(metadata, found[2])
@@ -110,7 +117,7 @@ class GrpcInference:
         """Read a long request on a worker; return the function to call on the loop."""
         found: _Read | TritonError
         try:
-            parsed = proto_codec.parse(messages.ModelInferRequest, data)
+            parsed = requests.parse(messages.ModelInferRequest, data)
             _, found = self._read_new(parsed, self.service.shared_memory, unary)
             self._forward(metadata, found[2])
         except TritonError as error:
@@ -134,11 +141,11 @@ class GrpcInference:
         return request, (
             signature,
             version,
-            proto_codec.read_request(request, signature, memory, contents),
+            requests.read_request(request, signature, memory, contents),
         )
 
     def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
-        forwards = self.service.grpc_forwards
+        forwards = self._forwards
         if forwards is None:
             return
         forwarded = {
@@ -227,7 +234,7 @@ class _Waiting(Responder):
         """Return a serialized response; raises TritonError if it cannot be sent."""
         signature = self.signature
         return self.written(
-            proto_codec.encode_response, self.call, outputs, parameters, signature.name, version,
+            responses.encode_response, self.call, outputs, parameters, signature.name, version,
             signature.max_batch_size > 0, self._service.labels,
         )  # fmt: skip
 
@@ -321,9 +328,7 @@ class InferStream:
     def _put(self, data: bytes, times: tuple[int, int], found: _Read | TritonError) -> None:
         rpc = self._rpc
         if isinstance(found, TritonError):
-            rpc.send(
-                proto_codec.encode_stream_error(found.message, proto_codec.read_request_id(data))
-            )
+            rpc.send(responses.encode_stream_error(found.message, requests.read_request_id(data)))
             rpc.message_done()
             return
         request = _Streamed(self._inference, found, self, rpc)
@@ -385,7 +390,7 @@ class _Streamed(_Waiting):
 
     def refused(self, error: TritonError) -> None:
         self.close()
-        self._rpc.send(proto_codec.encode_stream_error(error.message, self.call.request_id))
+        self._rpc.send(responses.encode_stream_error(error.message, self.call.request_id))
         self._stream.end_request(self)
 
     def handle_response(self, request: InferenceRequest, response: Response, final: bool) -> None:
@@ -416,7 +421,7 @@ class _Streamed(_Waiting):
             return self._encode(request, response, final=final)
         if not self.call.empty_final:
             return None
-        return proto_codec.encode_stream_response(self.encoded({}, {}, self.version), final=True)
+        return responses.encode_stream_response(self.encoded({}, {}, self.version), final=True)
 
     def _encode(self, request: InferenceRequest, response: Response, *, final: bool) -> bytes:
         error = response.error
@@ -424,14 +429,14 @@ class _Streamed(_Waiting):
             assert request.runtime is not None
             try:
                 data = self.encoded(response.outputs, response.parameters, request.runtime.version)
-                return proto_codec.encode_stream_response(data, final=final)
+                return responses.encode_stream_response(data, final=final)
             except TritonError as raised:
                 error = raised
         if not error.accepted:
-            return proto_codec.encode_stream_error(error.message, self.call.request_id)
+            return responses.encode_stream_error(error.message, self.call.request_id)
         if self._stream.ends_at_errors:
             self._stream.failed(error)
-        return proto_codec.encode_stream_error(
+        return responses.encode_stream_error(
             error.message,
             self.call.request_id,
             model=self.signature.name,

@@ -12,7 +12,7 @@ from collections.abc import Container, Sequence
 from functools import cache
 from typing import Any
 
-from nbtriton.serving.frontends.http2 import frames
+from nbtriton.extensions.grpc.http2 import frames
 
 Field = tuple[bytes, bytes]
 
