@@ -59,12 +59,8 @@ class Calls:
         self.model = model
         self._pool: SharedMemoryPool | None = None
         if far.shared_memory_bytes:
-            try:
-                self._pool = SharedMemoryPool("remote", bytes=far.shared_memory_bytes)
-                self._pool.register(client)
-            except BaseException:
-                self.close()
-                raise
+            self._pool = SharedMemoryPool("remote", bytes=far.shared_memory_bytes)
+            self._pool.register(client)
         self._joins = config.max_batch_size > 0
         self._shape_tensors = any(spec.is_shape_tensor for spec in input_specs(config).values())
         # By the identity of the request, which is alive while it is here.
@@ -90,10 +86,10 @@ class Calls:
 
     def register_again(self) -> None:
         """Tell a server of the shared memory that has forgotten it: one that was started again."""
-        assert self._pool is not None
-        with contextlib.suppress(TritonError):
-            self._pool.unregister(self.client)
-        self._pool.register(self.client)
+        pool = self._pool
+        assert pool is not None
+        with contextlib.suppress(TritonError):  # another request has done so
+            self.client.register_memory(pool.region, pool.key, pool.byte_size)
 
     def encode(
         self, requests: Sequence[BackendRequest], blocks: list[SharedBlock] | None = None

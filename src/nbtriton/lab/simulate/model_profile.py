@@ -469,8 +469,7 @@ class Profile:
         if self.is_declared:
             return [*self.notes]
         costs = self.costs
-        own_us = costs.submit_us + costs.answer_us + costs.loop_us
-        own_us += 2 * fmean(costs.way_us) if costs.way_us else 0.0
+        own_us = costs.submit_us + costs.answer_us + costs.loop_us + 2 * fmean(costs.way_us or [0])
         first = (
             f"the engine and the client take {own_us:.1f} "
             f"µs a request and {costs.settle_us + costs.start_us:.1f} µs a batch; a thread wakes up "
