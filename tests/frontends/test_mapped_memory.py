@@ -21,7 +21,7 @@ from nbtriton.runtime.engine import Server
 from nbtriton.serving.clients.http import HttpClient
 from nbtriton.serving.clients.shared_memory import SharedBlock, SharedMemoryPool
 from nbtriton.serving.frontends import serve
-from nbtriton.serving.frontends.kserve import mapping
+from nbtriton.serving.frontends.kserve import shared_memory
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
 from scripts.compiled import GUARD, build_guard
 from tests.children import run_python
@@ -50,8 +50,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def guarded(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = mapping.guard(library)
-    monkeypatch.setattr(mapping, "guard", lambda: functions)
+    functions = shared_memory.guard(library)
+    monkeypatch.setattr(shared_memory, "guard", lambda: functions)
 
 
 class Reader:
@@ -143,7 +143,7 @@ def test_otherwise_it_gets_a_copy(scene, missing, monkeypatch):
     datatype = "TYPE_BOOL" if missing == "a view of its datatype" else "TYPE_UINT8"
     scene.load(model, datatype, "no" if missing == "the promise" else "yes")
     if missing == "the guard":
-        monkeypatch.setattr(mapping, "guard", lambda: None)
+        monkeypatch.setattr(shared_memory, "guard", lambda: None)
     block = scene.pool.put(np.ones(SIZE, bool if datatype == "TYPE_BOOL" else np.uint8))
     assert scene.ask_and(model, block, lambda: block.as_numpy().fill(0)) == SIZE
     assert scene.pool.key not in model.place
@@ -233,7 +233,7 @@ def test_without_a_free_guard_memory_is_copied():
     memory = SharedMemory()
     with SharedMemoryPool("many", bytes=4096) as pool:
         descriptor = os.open("/dev/shm" + pool.key, os.O_RDWR)
-        kept = [mapping.GuardedMapping.of(descriptor, 0, 4096) for _ in range(4200)]
+        kept = [shared_memory.GuardedMapping.of(descriptor, 0, 4096) for _ in range(4200)]
         assert kept[0] is not None
         assert kept[-1] is None
         memory.register_system("r", pool.key, 0, 4096)
@@ -243,7 +243,9 @@ def test_without_a_free_guard_memory_is_copied():
         kept.clear()
         lease.view()
         assert lease.mapping is not None
-        assert mapping.GuardedMapping.of(descriptor, 0, 1 << 20) is None  # larger than its file
+        assert (
+            shared_memory.GuardedMapping.of(descriptor, 0, 1 << 20) is None
+        )  # larger than its file
     os.close(descriptor)
     memory.close()
 
@@ -251,18 +253,18 @@ def test_without_a_free_guard_memory_is_copied():
 FAULTS = """
 import ctypes, faulthandler, mmap, os, signal, sys, tempfile
 from pathlib import Path
-from nbtriton.serving.frontends.kserve import mapping
-functions = mapping.guard(Path(sys.argv[1]))
-mapping.guard = lambda: functions
+from nbtriton.serving.frontends.kserve import shared_memory
+functions = shared_memory.guard(Path(sys.argv[1]))
+shared_memory.guard = lambda: functions
 before, what = sys.argv[2:]
 if before == "faulthandler":
     faulthandler.enable()
 file = tempfile.TemporaryFile()
 file.truncate(8192)
-mapped = mapping.GuardedMapping.of(file.fileno(), 0, 8192)
+mapped = shared_memory.GuardedMapping.of(file.fileno(), 0, 8192)
 if before == "faulthandler since":
     faulthandler.enable()
-    assert mapping.GuardedMapping.of(file.fileno(), 0, 8192)
+    assert shared_memory.GuardedMapping.of(file.fileno(), 0, 8192)
 other = mmap.mmap(file.fileno(), 8192)
 file.truncate(0)
 print(mapped[5000], mapped.broken, flush=True)

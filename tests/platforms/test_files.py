@@ -14,8 +14,7 @@ from jsonschema import Draft202012Validator
 
 import nbtriton as nt
 from nbtriton.common.errors import AlreadyExistsError, InvalidArgumentError
-from nbtriton.extensions.platforms import kubernetes, ray_serve
-from nbtriton.extensions.platforms.needs import Needs, needs_of
+from nbtriton.extensions.platforms import Needs, kubernetes, needs_of, ray_serve, service_name
 from tests.repository.notebook import Cells
 
 DOUBLE = """
@@ -53,7 +52,7 @@ def schema(name: str) -> Draft202012Validator:
 
 def read(repository: tuple[Path, list[str]], uri: str | bool = True) -> SimpleNamespace:
     """Return the predictor of the service and the values of the chart, both checked."""
-    texts = kubernetes.files(*repository, uri)
+    texts = kubernetes(*repository, uri)
     service, values = (
         yaml.safe_load(texts[name]) for name in ("inference_service.yaml", "values.yaml")
     )
@@ -119,7 +118,7 @@ def test_a_model_with_sequences_has_one_server(written):
     repository = written("", SEQUENCES)
     found = read(repository)
     assert found.predictor["maxReplicas"] == found.values["autoscaling"]["maxReplicas"] == 1
-    assert "num_replicas=1" in ray_serve.files(*repository, True)["ray_serve.py"]
+    assert "num_replicas=1" in ray_serve(*repository, True)["ray_serve.py"]
 
 
 def test_a_uri_is_one_text_of_yaml(written):
@@ -133,7 +132,7 @@ def test_a_uri_is_one_text_of_yaml(written):
      ("m" * 80, "m" * 47), ("m" * 46 + "_x", "m" * 46)],
 )  # fmt: skip
 def test_the_name_is_one_that_kserve_takes(folder, name):
-    assert kubernetes.service_name(folder) == name
+    assert service_name(folder) == name
     assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
 
 
@@ -142,7 +141,7 @@ def test_the_name_stays_a_text(tmp_path):
 
 
 def test_the_schema_finds_a_misspelt_key(written):
-    text = kubernetes.files(*written(""), True)["inference_service.yaml"]
+    text = kubernetes(*written(""), True)["inference_service.yaml"]
     wrong = yaml.safe_load(text.replace("storageUri:", "storageURI:"))
     assert not schema("inferenceservice").is_valid(wrong)
     wrong = yaml.safe_load(text.replace('cpu: "1"', "cpu: one"))
@@ -150,9 +149,7 @@ def test_the_schema_finds_a_misspelt_key(written):
 
 
 def test_the_application_is_a_program_with_the_resources_of_the_models(written):
-    text = ray_serve.files(*written("instance_group { count: 2 kind: KIND_GPU }"), True)[
-        "ray_serve.py"
-    ]
+    text = ray_serve(*written("instance_group { count: 2 kind: KIND_GPU }"), True)["ray_serve.py"]
     tree = ast.parse(text)
     (models,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
     options = {one.arg: ast.literal_eval(one.value) for one in models.decorator_list[0].keywords}

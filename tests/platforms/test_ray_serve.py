@@ -59,7 +59,7 @@ def test_the_application_answers_by_handle_and_over_http_as_triton_does(tmp_path
     add(tmp_path, "twice", config=CONFIG, source=times(2))
     add(tmp_path, "thrice", config="", source=times(3))
     add(tmp_path, "outer", config=ensemble("thrice"), source=None)
-    for name, text in ray_serve.files(tmp_path, ["twice", "thrice", "outer"], True).items():
+    for name, text in ray_serve(tmp_path, ["twice", "thrice", "outer"], True).items():
         (tmp_path / name).write_text(text)
     done = run_python("-c", PROGRAM, check=True, cwd=tmp_path)
     said = next(line for line in done.stdout.splitlines() if line.startswith("SAID "))

@@ -45,8 +45,8 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     },
     "models": {"steps": "nbtriton.extensions.steps:STEPS"},
     "platforms": {
-        "kubernetes": "nbtriton.extensions.platforms.kubernetes:files",
-        "ray_serve": "nbtriton.extensions.platforms.ray_serve:files",
+        "kubernetes": "nbtriton.extensions.platforms:kubernetes",
+        "ray_serve": "nbtriton.extensions.platforms:ray_serve",
     },
     "tracers": {"opentelemetry": "nbtriton.extensions.opentelemetry:SpanExport"},
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 
 from nbtriton.scheduling.batcher import Batcher
+from nbtriton.scheduling.heaps import FreeSlots, TimerQueue
 from nbtriton.scheduling.queueing import SequenceSettings
-from nbtriton.scheduling.slots import FreeSlots
 from nbtriton.scheduling.tickets import (
     SEQUENCE_END,
     SEQUENCE_START,
@@ -29,7 +29,6 @@ from nbtriton.scheduling.tickets import (
     Ticket,
     TicketState,
 )
-from nbtriton.scheduling.timer_queue import TimerQueue
 
 
 class _Sequence:

@@ -1,4 +1,28 @@
-"""Virtual time: ordered events, threads with a time of their own, the interpreter that they share."""
+"""Virtual time: ordered events, threads with a time of their own, the interpreter that they share.
+
+Theory of operation
+-------------------
+The calendar is the only clock: it fires one event after the other, and an event may add later ones. Between events
+there are threads, of which only the times are kept: a caller, an instance, the scheduler. An event gives a thread its
+time, and what the thread does next adds the costs of the engine to it (`work`). So the time of a thread runs ahead of
+the event that it handles, and what it causes is an event at the time that it has reached then.
+
+Three things are shared, and make a step dearer than its cost:
+
+- *The interpreter.* `free_ns` is when it is free again; work that needs it begins then at the earliest. A thread that
+  comes back while an execution holds the interpreter gets it after `SWITCH_NS`, or when the execution ends.
+- *The cores.* `enter` and `leave` add up what the executions demand. Those that contend are stretched, all of them at
+  each begin and end (`set_pace`): the time that is left of them, not the time that they drew.
+- *The rest of the process.* What the engine does for requests while a model computes delays it by a measured share
+  (`serve`), and a scheduler's wake-up takes a core, or the interpreter, for a moment (`disturb`). The models that can
+  be delayed are in a list of their own, so that others cost nothing.
+
+What does not work
+------------------
+- *Drawing a longer time where the machine is full.* The load of the machine changes while an execution runs, and its
+  end has to follow.
+- *Adding and subtracting demands without an end.* They are floats: where nothing runs, the sums begin at 0 again.
+"""
 
 from __future__ import annotations
 

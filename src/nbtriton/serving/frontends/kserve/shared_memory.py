@@ -5,13 +5,15 @@ the same key is accepted, and a region's offset counts once.
 
 A client may truncate an object at any time, and access to a page beyond its end raises SIGBUS. Reads and writes
 through the file descriptor fail with an error instead. Only for a model that reads its inputs where they lie
-(READ_ONLY_INPUTS) a region is mapped, with a guard (`mapping`).
+(READ_ONLY_INPUTS) a region is mapped: the handler of SIGBUS in guard.c puts zeros in place of the missing pages, and
+the request fails. It is built with the compiled core; without it tensors are copied for every model.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import stat
@@ -33,14 +35,59 @@ from nbtriton.common.errors import (
 )
 from nbtriton.common.packages import needed
 from nbtriton.serving.frontends.buffers import LONG, buffers
-from nbtriton.serving.frontends.kserve.mapping import GuardedMapping
 
+LIBRARY = Path(__file__).with_name("guard.so")
 _ROOT = Path("/dev/shm")  # noqa: S108 - where shm_open puts its objects on Linux
 _NAME_MAX = 255
 # Largest read on the loop: a tenth of a millisecond.
 READ_AT_ONCE = 1 << 20
 _OUTSIDE = "Invalid offset + byte size for shared memory region: '{}'"
 _INT64_MAX = (1 << 63) - 1
+
+
+@functools.cache
+def guard(library: Path = LIBRARY) -> Any:
+    """Return the functions of guard.c; None where they were not built."""
+    try:
+        functions = ctypes.CDLL(str(library))
+    except OSError:
+        return None
+    functions.guard_add.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
+    return functions
+
+
+class GuardedMapping(mmap.mmap):
+    """Memory of an open file, which may be truncated; the last view of it unmaps it."""
+
+    _functions: Any = None
+    _slot = -1
+
+    @classmethod
+    def of(cls, descriptor: int, offset: int, size: int) -> GuardedMapping | None:
+        """Map a part of a file; None where that is not safe or not possible."""
+        functions = guard()
+        if functions is None or functions.guard_install():
+            return None
+        try:
+            mapped = cls(descriptor, size, offset=offset)
+        except (OSError, ValueError):  # no address space, or truncated already
+            return None
+        start = np.frombuffer(mapped, np.uint8).ctypes.data
+        slot = functions.guard_add(start, size + -size % mmap.PAGESIZE)
+        if slot < 0:
+            return None
+        mapped._functions, mapped._slot = functions, slot
+        return mapped
+
+    @property
+    def broken(self) -> bool:
+        """Whether something was read that the file no longer had."""
+        return bool(self._functions.guard_broken(self._slot))
+
+    def __del__(self) -> None:
+        # Before the memory is unmapped: other memory may get its addresses.
+        if self._slot >= 0:
+            self._functions.guard_remove(self._slot)
 
 
 @dataclass(slots=True)
