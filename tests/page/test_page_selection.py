@@ -244,7 +244,7 @@ def test_of_forty_models_those_at_rest_are_one_line_and_the_busy_ones_stand_firs
         assert "idle models: " in page.locator(".nbt-watch-picture").text_content()
         # The table has all of them, a click away.
         assert not page.locator("table").is_visible()
-        page.locator("summary").click()
+        page.get_by_text("the numbers as a table").click()
         assert page.locator("tbody tr").count() == 41
         line = live_timeline(server, "all", on_hub=Hub(threaded=False))
         line.handle_message({"kind": "open", "view": "v"})

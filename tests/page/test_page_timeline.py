@@ -97,7 +97,8 @@ def test_it_zooms_pans_and_shows_the_times_of_a_request(open_view, view):
     assert until(lambda: page.mouse.wheel(0, 300) or sentence(page) != brushed)
     page.get_by_role("button", name="all that is recorded").click()
     assert sentence(page) == whole
-    page.get_by_role("button", name="save a trace").click()
+    page.get_by_text("Save", exact=True).click()
+    page.get_by_role("button", name="trace for Perfetto").click()
     assert page.evaluate("sent.some(word => word.kind === 'trace')")
 
 

@@ -104,4 +104,4 @@ def timeline(
     """
     if live:
         return show_live(live_timeline(server, model, span_ms=span_ms))
-    return timeline_view(read_timeline(server, model, span_ms))
+    return timeline_view(read_timeline(server, model, span_ms), server)

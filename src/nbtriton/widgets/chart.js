@@ -4,9 +4,9 @@
  * @typedef {(chart: string, point: string, show: (scene: Spec) => void) => void} Ask */
 
 /** Bring a chart to life. What is drawn anew later is found by `look`.
- * @param {HTMLElement} root with pictures, and perhaps tables whose rows are the points @param {Ask} [ask]
+ * @param {HTMLElement} root with pictures, and perhaps tables whose rows are the points @param {Ask} [batchesOf]
  * @returns {{look: () => void}} */
-function enliven(root, ask) {
+function enliven(root, batchesOf) {
   root.classList.add("nbt-on");
   /** The words of each point: its series, its load, its figures. @type {Map<string, string[]>} */
   const words = new Map();
@@ -20,11 +20,14 @@ function enliven(root, ask) {
   const tip = make("div", `${paper}nbt-tip`);
   tip.hidden = true;
   const bar = make("div", `${paper}nbt-chart-bar`);
-  const axis = /** @type {HTMLButtonElement} */ (make("button", ""));
+  const axis = makeButton("", () => {
+    byThroughput = !byThroughput;
+    spread();
+    cross(null);
+  });
   const details = make("div", `${paper}nbt-details`);
   details.hidden = true;
   details.setAttribute("aria-live", "polite");
-  axis.type = "button";
 
   /** @template {Element} T @param {string} selector @returns {T[]} */
   const all = (selector) => /** @type {any} */ ([...root.querySelectorAll(selector)]);
@@ -75,28 +78,6 @@ function enliven(root, ask) {
     axis.hidden = !root.querySelector(".nbt-panels");
     if (!axis.hidden) spread();
   };
-
-  /** @param {HTMLTableCellElement} head */
-  const sortable = (head) => {
-    const button = make("button", "nbt-sort");
-    button.append(...head.childNodes);
-    head.append(button);
-    head.setAttribute("aria-sort", "none");
-    button.addEventListener("click", () => {
-      const body = /** @type {HTMLTableElement} */ (head.closest("table")).tBodies[0];
-      const up = head.ariaSort !== "ascending";
-      for (const other of /** @type {HTMLElement} */ (head.parentElement).children) other.setAttribute("aria-sort", "none");
-      head.setAttribute("aria-sort", up ? "ascending" : "descending");
-      const text = (/** @type {HTMLTableRowElement} */ row) => plain(row.cells[head.cellIndex]);
-      body.append(...[...body.rows].sort((a, b) => {
-        const apart = Number.parseFloat(text(a)) - Number.parseFloat(text(b)) || text(a).localeCompare(text(b));
-        return up ? apart : -apart;
-      }));
-    });
-  };
-
-  /** A cell without the spaces between thousands. @param {Element} cell */
-  const plain = (cell) => (cell.textContent ?? "").replaceAll("\u202f", "");
 
   const hide = () => {
     const off = new Set();
@@ -222,12 +203,10 @@ function enliven(root, ask) {
     for (const point of all(".nbt-point")) point.setAttribute("aria-expanded", String(keyOf(point) === opened));
     details.hidden = !opened;
     if (!opened) return;
-    const list = make("dl", "");
-    for (const [what, value] of figures(key)) list.append(make("dt", "", what), make("dd", "", value));
     const batches = make("div", "");
-    details.replaceChildren(make("strong", "", (words.get(key) ?? [""])[0]), list, batches);
+    details.replaceChildren(make("strong", "", (words.get(key) ?? [""])[0]), detailList(figures(key)), batches);
     const chart = /** @type {HTMLElement | null} */ (root.closest("[data-batches]"))?.dataset.batches;
-    if (chart) ask?.(chart, key, (scene) => batches.replaceChildren(build(scene)));
+    if (chart) batchesOf?.(chart, key, (scene) => batches.replaceChildren(build(scene)));
   };
 
   /** The point that is nearest to the pointer, across. @param {MouseEvent} event */
@@ -299,41 +278,36 @@ function enliven(root, ask) {
     for (const one of peers ?? []) one.setAttribute("tabindex", one === element ? "0" : "-1");
     /** @type {HTMLElement} */ (element).focus({ preventScroll: true });
   };
-  root.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+  onKeys(root, (event) => {
     const legend = hit(event, ".nbt-legend");
     const on = hit(event, "[data-point]");
-    const enter = event.key === "Enter" || event.key === " ";
-    if (legend && enter) choose(seriesOf(legend), event.shiftKey);
-    else if (on && enter) toggle(keyOf(on));
-    else if (on && event.key === "Escape") opened ? toggle(opened) : cross(null);
-    else if (on) {
-      const across = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 }[event.key];
-      if (!across) return;
-      if (on.matches("tr")) focus(across > 0 ? on.nextElementSibling : on.previousElementSibling);
-      else {
-        // Up and down: the same load of the next series; along the series otherwise.
-        const up = event.key === "ArrowUp" || event.key === "ArrowDown";
-        const panel = up ? on.closest(".nbt-panel") ?? on.ownerSVGElement : on.ownerSVGElement;
-        const among = [...(panel?.querySelectorAll(".nbt-series:not(.nbt-off) .nbt-point") ?? [])]
-          .filter((one) => !up || one.getAttribute("data-load") === on.getAttribute("data-load"));
-        focus(among[among.indexOf(on) + across]);
-      }
-    } else return;
-    // A notebook takes these keys for its cells.
-    event.preventDefault();
-    event.stopPropagation();
+    if (!legend && !on) return {};
+    const enter = () => (legend ? choose(seriesOf(legend), event.shiftKey) : on && toggle(keyOf(on)));
+    /** @param {number} by @param {boolean} across to the same load of the next series, instead of along the series */
+    const step = (by, across) => {
+      if (on?.matches("tr")) return focus(by > 0 ? on.nextElementSibling : on.previousElementSibling);
+      const panel = across ? on?.closest(".nbt-panel") ?? on?.ownerSVGElement : on?.ownerSVGElement;
+      const among = [...(panel?.querySelectorAll(".nbt-series:not(.nbt-off) .nbt-point") ?? [])]
+        .filter((one) => !across || one.getAttribute("data-load") === on?.getAttribute("data-load"));
+      focus(among[among.indexOf(/** @type {Element} */ (on)) + by]);
+    };
+    return {
+      Enter: enter,
+      " ": enter,
+      ...(on && {
+        Escape: () => (opened ? toggle(opened) : cross(null)),
+        ArrowRight: () => step(1, false),
+        ArrowLeft: () => step(-1, false),
+        ArrowDown: () => step(1, true),
+        ArrowUp: () => step(-1, true),
+      }),
+    };
   });
 
-  axis.addEventListener("click", () => {
-    byThroughput = !byThroughput;
-    spread();
-    cross(null);
-  });
   const table = /** @type {HTMLTableElement | undefined} */ (all("table").at(-1));
-  bar.append(axis, keepMenu(root.dataset.name || "chart", {
-    svg: () => /** @type {SVGElement} */ (shown() ?? null),
-    ...(table ? { csv: () => csvOf([...table.rows].map((row) => [...row.cells].map(plain))) } : {}),
+  bar.append(axis, keepMenu(() => root.dataset.name || "chart", {
+    svg: /** @type {() => SVGElement | undefined} */ (shown),
+    ...(table ? { csv: () => tableRows(table) } : {}),
     ...(Object.keys(cells).length ? { cell: () => cells[opened] ?? Object.values(cells)[0] } : {}),
   }));
   (root.querySelector(".nbt-curve-picture") ?? root.querySelector("svg")?.closest(".nbt-fit") ?? root.querySelector("svg")?.parentElement)?.after(bar, details);
@@ -341,9 +315,9 @@ function enliven(root, ask) {
   return { look };
 }
 
-/** Bring to life what is not yet alive. @param {ParentNode} page @param {Ask} [ask] */
-function enlivenAll(page, ask) {
+/** Bring to life what is not yet alive. @param {ParentNode} page @param {Ask} [batchesOf] */
+function enlivenAll(page, batchesOf) {
   for (const chart of page.querySelectorAll(".nbt-chart:not(.nbt-on)")) {
-    if (chart.querySelector("svg")) enliven(/** @type {HTMLElement} */ (chart), ask);
+    if (chart.querySelector("svg")) enliven(/** @type {HTMLElement} */ (chart), batchesOf);
   }
 }

@@ -8,11 +8,14 @@ function render({ model, el }) {
   const line = make("div", "nbt-curve-line");
   const track = make("div", "nbt-curve-track");
   const done = make("div", "nbt-curve-done");
-  const button = /** @type {HTMLButtonElement} */ (make("button", "nbt-curve-stop", "Stop"));
+  const button = makeButton("Stop", () => {
+    button.disabled = true;
+    write(button, "Stopping");
+    send(model, { kind: "stop" });
+  }, "", "nbt-curve-stop");
   const said = make("div", "nbt-hidden-text");
   const finding = make("p", "nbt-curve-finding");
   const picture = make("div", "nbt-curve-picture");
-  button.type = "button";
   said.setAttribute("role", "status");
   said.setAttribute("aria-live", "polite");
   track.setAttribute("role", "progressbar");
@@ -26,10 +29,7 @@ function render({ model, el }) {
   root.append(bar, finding, picture, said);
   el.append(root);
 
-  /** @type {unknown} */
-  let drawn = null;
   let spoken = -Infinity;
-  let shown = -1;
   const { look } = enliven(root);
 
   /** @param {Spec | undefined} scene */
@@ -43,15 +43,8 @@ function render({ model, el }) {
   };
 
   const draw = () => {
-    const scenes = model.get("scenes");
-    const best = widest(scenes, root);
-    if (scenes !== drawn || best !== shown) {
-      drawn = scenes;
-      shown = best;
-      build_all(scenes[best]);
-    }
     // A picture begins with its finding; before there is one it is a sentence.
-    finding.hidden = scenes.length > 0;
+    finding.hidden = model.get("scenes").length > 0;
     write(finding, model.get("finding"));
     const running = model.get("running");
     const stopping = model.get("stopping");
@@ -72,13 +65,7 @@ function render({ model, el }) {
     }
   };
 
-  const onStop = () => {
-    button.disabled = true;
-    write(button, "Stopping");
-    send(model, { kind: "stop" });
-  };
-  button.addEventListener("click", onStop);
-  return followScenes(model, ["scenes", "finding", "progress", "fraction", "running", "stopping"], draw, root, () => shown);
+  return followScenes(model, ["finding", "progress", "fraction", "running", "stopping"], root, build_all, draw);
 }
 
 export default widget(render);

@@ -22,17 +22,16 @@ function render({ model, el }) {
   /** @typedef {{right: number, text: SVGElement | null, plate: SVGElement | null}} Badge */
   /** @type {Map<number, Badge>} */
   let badges = new Map();
-  /** @type {unknown} */
-  let drawn = null;
-  let scene = -1;
   /** The node whose details are open. */
   let opened = "";
 
-  const build_all = () => {
+  /** @param {Spec | undefined} scene */
+  const build_all = (scene) => {
+    if (!scene) return;
     const focused = groups.findIndex((group) => group === document.activeElement);
     const before = focused >= 0 ? nodes[focused].id : "";
     nodes = model.get("nodes");
-    const figure = build(model.get("scenes")[scene]);
+    const figure = build(scene);
     // The nodes inside are there for the keyboard, which an image would hide.
     figure.setAttribute("role", "group");
     picture.replaceChildren(figure);
@@ -134,12 +133,6 @@ function render({ model, el }) {
   };
 
   const draw = () => {
-    const best = widest(model.get("scenes"), root);
-    if (model.get("scenes") !== drawn || best !== scene) {
-      drawn = model.get("scenes");
-      scene = best;
-      build_all();
-    }
     draw_traffic();
     draw_live();
     mark();
@@ -147,10 +140,7 @@ function render({ model, el }) {
 
   /** @param {DagNode} node */
   const fill_details = (node) => {
-    const list = make("dl", "");
-    for (const [name, value] of [["kind", node.kind], ...node.details]) {
-      list.append(make("dt", "", name), make("dd", "", value));
-    }
+    const list = detailList([["kind", node.kind], ...node.details]);
     if (details.querySelector("dl")?.textContent === list.textContent) return;
     details.replaceChildren(make("strong", "", node.label), list);
   };
@@ -195,41 +185,42 @@ function render({ model, el }) {
     groups.indexOf(
       /** @type {any} */ (/** @type {Element} */ (event.target).closest("[data-node]")),
     );
-  /** @param {KeyboardEvent} event */
-  const onKey = (event) => {
+  onKeys(picture, (event) => {
     const i = at(event);
-    if (i < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
-    const index = (/** @type {string | undefined} */ id) => nodes.findIndex((n) => n.id === id);
-    const before = nodes.findIndex((n) => n.next.includes(nodes[i].id));
-    const act = {
-      ArrowRight: () => focus(index(nodes[i].next[0])),
-      ArrowLeft: () => focus(before),
+    if (i < 0) return {};
+    const toggle = () => (opened === nodes[i].id ? shut() : open(i));
+    return {
+      ArrowRight: () => focus(nodes.findIndex((node) => node.id === nodes[i].next[0])),
+      ArrowLeft: () => focus(nodes.findIndex((node) => node.next.includes(nodes[i].id))),
       ArrowDown: () => focus(i + 1),
       ArrowUp: () => focus(i - 1),
       Home: () => focus(0),
       End: () => focus(groups.length - 1),
-      Enter: () => (opened === nodes[i].id ? shut() : open(i)),
-      " ": () => (opened === nodes[i].id ? shut() : open(i)),
+      Enter: toggle,
+      " ": toggle,
       Escape: shut,
-    }[event.key];
-    if (!act) return;
-    act();
-    // A notebook takes these keys for its cells.
-    event.preventDefault();
-    event.stopPropagation();
-  };
-  /** @param {MouseEvent} event */
-  const onClick = (event) => {
+    };
+  });
+  picture.addEventListener("click", (event) => {
     const i = at(event);
     if (i < 0) return;
     if (opened === nodes[i].id) shut();
     else open(i);
     focus(i);
+  });
+  const csv = () => {
+    const names = [...new Set(nodes.flatMap((node) => node.details.map(([name]) => name)))];
+    return [["name", "kind", ...names], ...nodes.map((node) => {
+      const values = new Map(node.details);
+      return [node.label, node.kind, ...names.map((name) => values.get(name) ?? "")];
+    })];
   };
-  picture.addEventListener("keydown", onKey);
-  picture.addEventListener("click", onClick);
+  const name = () => nodes.find((node) => node.kind === "ensemble")?.label ?? nodes.find((node) => node.live >= 0)?.label;
+  details.after(keepMenu(() => `${name() ?? "graph"}-graph`, {
+    svg: () => picture.querySelector("svg"), csv, cell: () => configurationCell(model, [selection.get().model, name()]),
+  }));
 
-  const stop = followScenes(model, ["scenes", "traffic", "widths", "finding"], draw, root, () => scene);
+  const stop = followScenes(model, ["traffic", "widths", "finding"], root, build_all, draw);
   return () => {
     stop();
     selection.stop();

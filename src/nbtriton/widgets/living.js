@@ -7,14 +7,7 @@ const kernels = page.nbtKernels;
 /** @type {Ask} */
 function askKernel(chart, point, show) {
   const model = kernels.get(chart.split("/")[0]);
-  if (!model) return;
-  const onReply = (/** @type {any} */ reply) => {
-    if (reply.chart !== chart || reply.point !== point) return;
-    model.off("msg:custom", onReply);
-    show(reply.scene);
-  };
-  model.on("msg:custom", onReply);
-  if (!send(model, { kind: "batches", chart, point })) model.off("msg:custom", onReply);
+  if (model) ask(model, { kind: "batches", chart, point }, ({ scene }) => show(scene));
 }
 
 export default {

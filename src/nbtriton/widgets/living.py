@@ -52,7 +52,7 @@ class LivingCharts(LiveView):
                 scene, _ = timeline_scenes(
                     shown.models, span_ms=shown.span_ms, finding=shown.finding
                 )
-                self.send({"chart": chart, "point": point, "scene": to_json(scene)})
+                self.send({**content, "scene": to_json(scene)})
 
 
 @cache

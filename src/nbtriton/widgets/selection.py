@@ -11,6 +11,7 @@ import traitlets
 from nbtriton.common.errors import NotFoundError
 from nbtriton.common.packages import needed
 from nbtriton.lab.explain.parts import children_of
+from nbtriton.lab.perf.point import config_cells
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.runtime.engine.events import request_table
 from nbtriton.widgets.view import LiveView
@@ -31,6 +32,19 @@ class SelectingView(LiveView):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(kernel=str(os.getpid()), **options)
+
+    # Whose configurations are copied.
+    _server: Any = None
+
+    def _handle_command(self, content: dict[str, Any]) -> None:
+        if content.get("kind") == "cell":
+            self.send({**content, "text": self._configuration_cell(content.get("names", ()))})
+
+    def _configuration_cell(self, names: Iterable[str]) -> str:
+        """Return the cell that configures the first of some names that is a loaded model."""
+        loaded = {one.name for one in self._server.models()} if self._server is not None else set()
+        found = next((name for name in names if name in loaded), None)
+        return config_cells({found: self._server.config(found)}) if found is not None else ""
 
     def _recorded(self) -> Iterable[RequestRecord]:
         """Return the requests that may be selected: those of the view's models, answered and in flight."""

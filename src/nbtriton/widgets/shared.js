@@ -23,6 +23,44 @@ function make(tag, className, text) {
   return element;
 }
 
+/** Make a button.
+ * @param {string} text @param {(event: MouseEvent) => unknown} act @param {string} [label] where the text does not say it
+ * @param {string} [className] @returns {HTMLButtonElement} */
+function makeButton(text, act, label = "", className = "") {
+  const button = /** @type {HTMLButtonElement} */ (make("button", className, text));
+  button.type = "button";
+  button.title = label;
+  if (label) button.setAttribute("aria-label", label);
+  button.addEventListener("click", act);
+  return button;
+}
+
+/** A list of names and values. @param {[string, string][]} rows */
+function detailList(rows) {
+  const list = make("dl", "");
+  for (const [name, value] of rows) list.append(make("dt", "", name), make("dd", "", value));
+  return list;
+}
+
+/** Let keys do something in an element, and keep them from the notebook, which takes them for its cells.
+ * @param {Element} element @param {(event: KeyboardEvent) => {[key: string]: (() => unknown) | undefined}} actions by key */
+function onKeys(element, actions) {
+  element.addEventListener("keydown", (/** @type {any} */ event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const act = actions(event)[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (!act) return;
+    act();
+    event.preventDefault();
+    event.stopPropagation();
+  });
+}
+
+/** The next of some digits times a power of ten. @param {number} value @param {number[]} digits ascending, from 1 */
+function roundedUp(value, digits) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-6)));
+  return ([...digits, 10].find((digit) => digit * power >= value * 0.9999) ?? 10) * power;
+}
+
 /** Write text only where it changed: a screen reader and the layout are left alone otherwise.
  * @param {Element | null} element @param {string} text */
 function write(element, text) {
@@ -73,66 +111,55 @@ function standalone(svg) {
   return new XMLSerializer().serializeToString(copy);
 }
 
-/** A picture as PNG, with twice the resolution of a usual screen.
- * @param {SVGElement | HTMLCanvasElement} picture @returns {Promise<Blob | null>} */
+/** A picture as PNG, with twice the resolution of a usual screen. @param {SVGElement} picture @returns {Promise<Blob | null>} */
 async function png(picture) {
-  let canvas = picture;
-  if (!(canvas instanceof HTMLCanvasElement)) {
-    const { width, height } = canvas.getBoundingClientRect();
-    const image = new Image(2 * width, 2 * height);
-    image.src = `data:image/svg+xml,${encodeURIComponent(standalone(canvas))}`;
-    await image.decode();
-    canvas = Object.assign(document.createElement("canvas"), { width: 2 * width, height: 2 * height });
-    canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
-  }
-  return new Promise((done) => /** @type {HTMLCanvasElement} */ (canvas).toBlob(done));
+  const [width, height] = ["width", "height"].map((name) => 2 * Number(picture.getAttribute(name)));
+  const image = new Image(width, height);
+  image.src = `data:image/svg+xml,${encodeURIComponent(standalone(picture))}`;
+  await image.decode();
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  canvas.getContext("2d")?.drawImage(image, 0, 0, width, height);
+  return new Promise((done) => canvas.toBlob(done));
+}
+
+/** Let the browser save a file. @param {string} name @param {Blob | null} blob */
+function download(name, blob) {
+  if (!blob) return;
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }
 
 /** A menu that keeps what a view shows: its picture and its numbers as files, a cell to type as a copy.
- * @param {string} name of the files
- * @param {{svg?: () => SVGElement | null, canvas?: () => HTMLCanvasElement | null, csv?: () => string,
- *   cell?: () => string}} what each is asked when it is wanted
+ * @param {() => string} name of the files
+ * @param {{svg?: () => SVGElement | null | undefined, csv?: () => string[][],
+ *   cell?: () => string | Promise<string>, more?: Record<string, () => unknown>}} what each is asked when it is wanted
  * @returns {HTMLElement} */
-function keepMenu(name, { svg, canvas, csv, cell }) {
+function keepMenu(name, { svg, csv, cell, more = {} }) {
   const menu = /** @type {HTMLDetailsElement} */ (make("details", "nbt-keep"));
   const list = make("div", "nbt-keep-list");
   menu.append(make("summary", "", "Save"), list);
   /** @param {string} label @param {() => unknown} act */
   const offer = (label, act) => {
-    const button = /** @type {HTMLButtonElement} */ (make("button", "", label));
-    button.type = "button";
-    button.addEventListener("click", async () => {
+    list.append(makeButton(label, async () => {
       await act();
       menu.open = false;
-    });
-    list.append(button);
+    }));
   };
-  /** @param {string} ending @param {Blob | null} blob */
-  const save = (ending, blob) => {
-    if (!blob) return;
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(blob);
-    link.download = `${name}.${ending}`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-  };
-  /** @param {string} type @param {string} text */
-  const textual = (type, text) => new Blob([text], { type });
-  const picture = () => svg?.() ?? canvas?.() ?? null;
-  if (svg || canvas) {
-    offer("PNG", async () => {
-      const found = picture();
-      if (found) save("png", await png(found));
-    });
-  }
   if (svg) {
-    offer("SVG", () => {
+    /** @param {string} ending @param {(picture: SVGElement) => Blob | null | Promise<Blob | null>} written */
+    const save = async (ending, written) => {
       const found = svg();
-      if (found) save("svg", textual("image/svg+xml", standalone(found)));
-    });
+      if (found) download(`${name()}.${ending}`, await written(found));
+    };
+    offer("PNG", () => save("png", png));
+    offer("SVG", () => save("svg", (found) => new Blob([standalone(found)], { type: "image/svg+xml" })));
   }
-  if (csv) offer("CSV", () => save("csv", textual("text/csv", csv())));
-  if (cell) offer("copy the configuration cell", () => navigator.clipboard?.writeText(cell()));
+  if (csv) offer("CSV", () => download(`${name()}.csv`, new Blob([csvOf(csv())], { type: "text/csv" })));
+  if (cell) offer("copy the configuration cell", async () => navigator.clipboard?.writeText(await cell()));
+  for (const [label, act] of Object.entries(more)) offer(label, act);
   menu.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !menu.open) return;
     menu.open = false;
@@ -149,6 +176,43 @@ function keepMenu(name, { svg, canvas, csv, cell }) {
 function csvOf(rows) {
   const quoted = (/** @type {string} */ cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
   return rows.map((row) => `${row.map(quoted).join(",")}\n`).join("");
+}
+
+/** A cell without the spaces between thousands. @param {Element} cell */
+function plain(cell) {
+  return (cell.textContent ?? "").replaceAll("\u202f", "");
+}
+
+/** The cells of a table as they are shown. @param {HTMLTableElement} table */
+function tableRows(table) {
+  return [...table.rows].map((row) => [...row.cells].map(plain));
+}
+
+/** Let a table be sorted by the column of a head: up at first, then down.
+ * @param {HTMLTableCellElement} head @param {boolean} [downFirst] */
+function sortable(head, downFirst = false) {
+  const button = makeButton("", () => {
+    const down = head.ariaSort === "none" ? downFirst : head.ariaSort === "ascending";
+    for (const other of /** @type {HTMLElement} */ (head.parentElement).children) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    sortRows(/** @type {HTMLTableElement} */ (head.closest("table")));
+  }, "", "nbt-sort");
+  button.append(...head.childNodes);
+  head.append(button);
+  head.setAttribute("aria-sort", "none");
+}
+
+/** Sort the rows of a table, also after its numbers have changed. @param {HTMLTableElement} table */
+function sortRows(table) {
+  const head = /** @type {HTMLTableCellElement | null} */ (table.querySelector("th[aria-sort$=ending]"));
+  if (!head) return;
+  const body = table.tBodies[0];
+  const text = (/** @type {HTMLTableRowElement} */ row) => plain(row.cells[head.cellIndex]);
+  const rows = [...body.rows].sort((a, b) => {
+    const apart = Number.parseFloat(text(a)) - Number.parseFloat(text(b)) || text(a).localeCompare(text(b));
+    return head.ariaSort === "ascending" ? apart : -apart;
+  });
+  if (rows.some((row, at) => body.rows[at] !== row)) body.append(...rows);
 }
 
 /** Every third frame is acknowledged, as the publisher expects. */
@@ -188,6 +252,27 @@ function send(model, content) {
   } catch {
     return false;
   }
+}
+
+/** Ask the kernel something. @param {Model} model @param {Record<string, unknown>} content
+ * @param {(reply: any, buffers: DataView[]) => void} show @returns {boolean} whether that was possible */
+function ask(model, content, show) {
+  const question = Math.random();
+  const onReply = (/** @type {any} */ reply, /** @type {DataView[]} */ buffers) => {
+    if (reply.question !== question) return;
+    model.off("msg:custom", onReply);
+    show(reply, buffers);
+  };
+  model.on("msg:custom", onReply);
+  const sent = send(model, { ...content, question });
+  if (!sent) model.off("msg:custom", onReply);
+  return sent;
+}
+
+/** The cell that configures the first of some names that is a loaded model.
+ * @param {Model} model @param {(string | undefined)[]} names @returns {Promise<string>} */
+function configurationCell(model, names) {
+  return new Promise((done) => ask(model, { kind: "cell", names: names.filter(Boolean) }, ({ text }) => done(text)));
 }
 
 /** Draw after the named traits change, once per animation frame, and acknowledge frames.
@@ -304,14 +389,27 @@ function follow(model, names, draw, root) {
   };
 }
 
-/** Draw as `follow` does, and also when another one of the model's scenes fits the width.
- * @param {Model} model @param {string[]} names @param {() => void} draw @param {HTMLElement} root
- * @param {() => unknown} drawn the scene that is drawn now
- * @returns {() => void} ends it, and removes the element */
-function followScenes(model, names, draw, root, drawn) {
-  const stop = follow(model, names, draw, root);
+/** Draw as `follow` does, in the widest of the model's scenes that the page has room for: text keeps its size.
+ * @param {Model} model @param {string[]} names @param {HTMLElement} root
+ * @param {(scene: Spec | undefined) => void} rebuild called before `draw` when another scene is shown
+ * @param {() => void} draw @returns {() => void} ends it, and removes the element */
+function followScenes(model, names, root, rebuild, draw) {
+  /** @type {Spec[] | undefined} */
+  let scenes;
+  let shown = -1;
+  const all = () => {
+    const found = /** @type {Spec[]} */ (model.get("scenes"));
+    const best = widest(found, root);
+    if (found !== scenes || best !== shown) {
+      scenes = found;
+      shown = best;
+      rebuild(found[shown]);
+    }
+    draw();
+  };
+  const stop = follow(model, ["scenes", ...names], all, root);
   const sizes = new ResizeObserver(() => {
-    if (widest(model.get("scenes"), root) !== drawn()) draw();
+    if (widest(model.get("scenes"), root) !== shown) all();
   });
   sizes.observe(root);
   return () => {
@@ -438,11 +536,7 @@ function widget(render) {
 /** The place of the widest picture that the page has room for: text keeps its size.
  * @param {Spec[]} scenes @param {HTMLElement} root */
 function widest(scenes, root) {
-  let best = 0;
-  for (let i = 1; i < scenes.length; i++) {
-    if (Number(scenes[i][1].width) <= root.clientWidth - 8) best = i;
-  }
-  return best;
+  return Math.max(0, scenes.findLastIndex((scene) => Number(scene[1].width) <= root.clientWidth - 8));
 }
 
 /** The numbers of a frame: little-endian float64, whatever the offset of the buffer.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, TypeVar
+from weakref import ref
 
 import traitlets
 
@@ -56,7 +57,7 @@ class LiveTimeline(SelectingView):
         shows the span of the timeline, like the picture.
     """
 
-    _esm = asset("timeline.js")
+    _esm = asset("timeline.js", "timeline-records.js", "timeline-pen.js", "timeline-words.js")
     _css = asset("timeline.css")
 
     models: Any = traitlets.List().tag(sync=True)
@@ -117,19 +118,20 @@ class LiveTimeline(SelectingView):
         if content.get("kind") == "trace":
             timeline = self._timeline if self._read is None else self._read()
             trace = json.dumps(timeline.trace()).encode()
-            self.send({"kind": "trace", "name": f"{timeline.name}-trace.json"}, [trace])
+            self.send({**content, "name": f"{timeline.name}-trace.json"}, [trace])
         elif content.get("kind") == "find":
-            self._find(str(content.get("text", "")))
+            self.send({**content, "found": self._find(str(content.get("text", "")))})
+        else:
+            super()._handle_command(content)
 
-    def _find(self, text: str) -> None:
-        """Select the newest request with a number or a client's id."""
+    def _find(self, text: str) -> bool:
+        """Select the newest request with a number or a client's id; return whether there is one."""
         found = [one for one in self._recorded() if text in (str(one.number), one.request_id)]
-        if not found:
-            self.send({"kind": "missing", "text": text})
-            return
-        # Steps have the id of the request that led to them.
-        newest = max(found, key=lambda one: (not one.caller, one.arrival_ns))
-        self.selected = spanning([newest], request=newest.number)
+        if found:
+            # Steps have the id of the request that led to them.
+            newest = max(found, key=lambda one: (not one.caller, one.arrival_ns))
+            self.selected = spanning([newest], request=newest.number)
+        return bool(found)
 
     def _recorded(self) -> list[RequestRecord]:
         records = (*self._records(0, _MOST_AT_ONCE), *self._inside())
@@ -353,13 +355,15 @@ class TimelineView(StaticView):
     """
 
     timeline: Timeline | None = None
+    # A result in `Out` keeps no server.
+    _server: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
     # The one that pages show, once there is one: a selection is in it.
     _live: list[LiveTimeline] = field(default_factory=list, repr=False, compare=False)
 
     def _shown(self) -> LiveTimeline:
         assert self.timeline is not None
         if not self._live or self._live[0].comm is None:
-            shown = LiveTimeline(self.timeline)
+            shown = LiveTimeline(self.timeline, server=self._server and self._server())
             shown.selected = self._live[0].selected if self._live else {}
             self._live[:] = [shown]
         return self._live[0]
@@ -400,13 +404,15 @@ class TimelineView(StaticView):
 _snapshots = KeptViews(_SNAPSHOTS)
 
 
-def timeline_view(timeline: Timeline) -> TimelineView:
+def timeline_view(timeline: Timeline, server: Any = None) -> TimelineView:
     """Return a timeline as a picture, which a page turns into a view that can be zoomed."""
     models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
     scenes = timeline_scenes(models, span_ms=span_ms, finding=finding)
     words = timeline_text(models, span_ms=span_ms, finding=finding)
     html = f'<div class="nbt-timeline nbt-static">{fitting(scenes)}</div>'
-    return TimelineView(html, words, to_svg(scenes[-1]), timeline=timeline)
+    return TimelineView(
+        html, words, to_svg(scenes[-1]), timeline=timeline, _server=server and ref(server)
+    )
 
 
 def timeline_picture(timeline: Timeline) -> StaticView:

@@ -15,14 +15,6 @@ const COLUMNS = [
 ];
 const FEW_MODELS = 8;
 
-/** The next 1, 2, 4, 5 or 8 times a power of ten: the top of a scale, as in Python.
- * @param {number} value */
-function ceiling(value) {
-  const least = Math.max(value, 4);
-  const power = 10 ** Math.floor(Math.log10(least));
-  return ([1, 2, 4, 5, 8, 10].find((m) => m * power >= least * 0.9999) ?? 10) * power;
-}
-
 /** @param {() => number} next */
 function readModel(next) {
   const [queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent, worked] =
@@ -76,18 +68,13 @@ function render({ model, el }) {
   const numbers = /** @type {HTMLDetailsElement} */ (make("details", ""));
   const picked = make("div", "nbt-watch-picked");
   const words = make("span", "");
-  const clear = /** @type {HTMLButtonElement} */ (make("button", "", "Clear"));
-  clear.type = "button";
   picked.hidden = true;
-  picked.append(words, " ", clear);
+  picked.append(words, " ", makeButton("Clear", () => selection.put({})));
   scroll.append(table);
   numbers.append(make("summary", "", "the numbers as a table"), scroll);
   root.append(finding, picture, picked, numbers);
   el.append(root);
 
-  /** @type {unknown} */
-  let drawn = null;
-  let scene = -1;
   /** @type {Element[]} */
   let cards = [];
   // What changes in each card, by its role: looking for it would cost more than drawing it.
@@ -100,13 +87,13 @@ function render({ model, el }) {
   let marked = false;
   let decided = false; // whether the table is open: after that a reader does
   let high = 4;
-  // By which column the rows are sorted; as they come at first: in the order of the pipeline.
-  let sorted = { column: -1, up: true };
-  /** @type {(string | number)[][]} */
-  let values = [];
+  /** @type {ReturnType<typeof readModel>[]} */
+  let data = []; // of the newest frame
 
-  const build_all = () => {
-    picture.replaceChildren(build(model.get("scenes")[scene]));
+  /** @param {Spec | undefined} scene */
+  const build_all = (scene) => {
+    if (!scene) return;
+    picture.replaceChildren(build(scene));
     cards = [...picture.querySelectorAll("[data-model]")];
     parts = new Map(cards.map((card) => {
       const roles = new Map();
@@ -118,16 +105,9 @@ function render({ model, el }) {
     }));
     const head = make("tr", "");
     COLUMNS.forEach(([name, unit], column) => {
-      const cell = make("th", "");
-      const button = /** @type {HTMLButtonElement} */ (make("button", "", name));
-      button.type = "button";
-      button.title = `sort by ${name}`;
-      button.addEventListener("click", () => {
-        sorted = sorted.column === column ? { column, up: !sorted.up } : { column, up: column < 3 };
-        arrange(true);
-      });
+      const cell = /** @type {HTMLTableCellElement} */ (make("th", "", name));
       cell.setAttribute("scope", "col");
-      cell.append(button);
+      sortable(cell, column > 2);
       if (unit) cell.append(make("br", ""), make("small", "", unit));
       head.append(cell);
     });
@@ -150,19 +130,15 @@ function render({ model, el }) {
       write(made[2], shown.state);
       return made;
     });
+    const at = [...table.querySelectorAll("th")].findIndex((cell) => cell.ariaSort !== "none");
+    const sort = table.querySelectorAll("th")[at]?.ariaSort ?? "";
     table.replaceChildren(top, body);
     if (!decided) numbers.open = cells.length <= FEW_MODELS;
     decided = decided || cells.length > 0;
-    arrange(true);
+    if (at >= 0) table.querySelectorAll("th")[at].setAttribute("aria-sort", sort);
   };
 
   const draw = () => {
-    const best = widest(model.get("scenes"), root);
-    if (model.get("scenes") !== drawn || best !== scene) {
-      drawn = model.get("scenes");
-      scene = best;
-      build_all();
-    }
     write(finding, model.get("finding"));
     const next = reader(model.get("frame"));
     if (!next.left()) return;
@@ -171,20 +147,13 @@ function render({ model, el }) {
     now_ns = next();
     const all = Array.from({ length: next() }, () => readModel(next));
     if (all.length !== cells.length) return;
+    data = all;
     // One scale for all, as in Python; cards and table are of one frame.
-    high = ceiling(Math.max(0, ...all.flatMap((data) => data.depths)));
+    high = roundedUp(Math.max(4, ...all.flatMap(({ depths }) => depths)), [1, 2, 4, 5, 8]);
     for (const axis of picture.querySelectorAll('[data-role="axis"]')) write(axis, `${Math.round(span)} s ago`);
-    all.forEach((data, i) => {
-      // The last ones are those at rest, in one line.
-      if (cards[i]) draw_card(cards[i], data);
-      if (numbers.open) draw_row(cells[i], data);
-    });
-    const shown = /** @type {Shown[]} */ (model.get("models"));
-    values = all.map((data, i) => [
-      shown[i].name, shown[i].version, shown[i].state, data.queued, data.executing, data.rate,
-      data.queueMs, data.computeMs, data.inferences, data.executions, data.failed,
-    ]);
-    arrange(false);
+    // The last models are those at rest, in one line.
+    cards.forEach((card, i) => { draw_card(card, all[i]); });
+    if (numbers.open) draw_rows();
     mark();
   };
 
@@ -216,7 +185,6 @@ function render({ model, el }) {
   };
   const selection = shareSelection(model, mark);
   numbers.addEventListener("toggle", () => draw());
-  clear.addEventListener("click", () => selection.put({}));
 
   // A drag over a queue selects that time in all views.
   /** @type {{card: Element, from: number} | null} */
@@ -247,22 +215,6 @@ function render({ model, el }) {
     }
     drag = null;
   });
-
-  /** Sort the rows. None moves under the pointer. @param {boolean} asked */
-  const arrange = (asked) => {
-    const { column, up } = sorted;
-    table.querySelectorAll("th").forEach((head, at) => {
-      head.setAttribute("aria-sort", at !== column ? "none" : up ? "ascending" : "descending");
-    });
-    if (column < 0 || values.length !== cells.length || (!asked && table.matches(":hover"))) return;
-    const order = values.map((_, i) => i).sort((a, b) => {
-      const [one, other] = [values[a][column], values[b][column]];
-      return (one < other ? -1 : one > other ? 1 : a - b) * (up ? 1 : -1);
-    });
-    const body = table.tBodies[0];
-    const rows = order.map((i) => cells[i][0].parentElement);
-    if (rows.some((row, at) => body.rows[at] !== row)) body.append(.../** @type {Element[]} */ (rows));
-  };
 
   /** @param {Element} card @param {ReturnType<typeof readModel>} data */
   const draw_card = (card, data) => {
@@ -326,16 +278,27 @@ function render({ model, el }) {
     return { x, y, width, height };
   };
 
-  /** @param {HTMLElement[]} row @param {ReturnType<typeof readModel>} data */
-  const draw_row = (row, data) => {
-    const texts = [
-      count(data.queued), count(data.executing), measure(data.rate), measure(data.queueMs),
-      measure(data.computeMs), count(data.inferences), count(data.executions), count(data.failed),
-    ];
-    for (const [k, text] of texts.entries()) write(row[k + 3], text);
+  const draw_rows = () => {
+    data.forEach((one, i) => {
+      const texts = [
+        count(one.queued), count(one.executing), measure(one.rate), measure(one.queueMs),
+        measure(one.computeMs), count(one.inferences), count(one.executions), count(one.failed),
+      ];
+      for (const [k, text] of texts.entries()) write(cells[i][k + 3], text);
+    });
+    // None moves under the pointer.
+    if (!table.matches(":hover")) sortRows(table);
   };
 
-  const stop = followScenes(model, ["scenes"], draw, root, () => scene);
+  numbers.before(keepMenu(() => "watch", {
+    svg: () => picture.querySelector("svg"),
+    csv: () => {
+      draw_rows();
+      return tableRows(table);
+    },
+    cell: () => configurationCell(model, [selection.get().model, ...model.get("models").map((/** @type {Shown} */ one) => one.name)]),
+  }));
+  const stop = followScenes(model, [], root, build_all, draw);
   return () => {
     stop();
     selection.stop();

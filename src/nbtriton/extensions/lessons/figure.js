@@ -49,11 +49,7 @@ function render({ model, el }) {
 
   /** @param {string} text @param {string} label @param {() => void} act @param {HTMLElement} [place] */
   const button = (text, label, act, place = bar) => {
-    const made = /** @type {HTMLButtonElement} */ (make("button", "", text));
-    made.type = "button";
-    made.setAttribute("aria-label", label);
-    made.title = label;
-    made.addEventListener("click", act);
+    const made = makeButton(text, act, label);
     place.append(made);
     return made;
   };
