@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -256,3 +258,39 @@ def test_of_forty_models_those_at_rest_are_one_line_and_the_busy_ones_stand_firs
         page.get_by_role("button", name="fold or unfold all models").click()
         assert lanes.bounding_box()["height"] > small
         line.close()
+
+
+@pytest.mark.parametrize("kind", ["watch", "dag", "timeline"])
+def test_the_menu_of_a_view_saves_what_is_shown(open_view, server, timeline, tmp_path, kind):
+    hub = Hub(threaded=False)
+    views = {
+        "watch": lambda: WatchView(server, on_hub=hub),
+        "dag": lambda: DagView.of(server, "both", on_hub=hub),
+    }
+    view = views.get(kind, lambda: timeline)()
+    page = open_view(view)
+    for name in ("PNG", "SVG", "CSV"):
+        page.get_by_text("Save", exact=True).click()
+        with page.expect_download() as got:
+            page.get_by_role("button", name=name, exact=True).click()
+        got.value.save_as(tmp_path / name)
+    assert (tmp_path / "PNG").read_bytes().startswith(b"\x89PNG")
+    picture = ET.parse(tmp_path / "SVG").getroot()
+    words = " ".join(picture.itertext())
+    assert "first" in words
+    assert "second" in words
+    rows = list(csv.reader((tmp_path / "CSV").open(encoding="utf-8")))
+    named = [row for row in rows if "first" in row]
+    # Each request of the ensemble is one of its first step's.
+    assert len(named) == (15 if kind == "timeline" else 1)
+    assert {len(row) for row in rows} == {len(rows[0])}
+    page.get_by_text("Save", exact=True).click()
+    page.get_by_role("button", name="copy the configuration cell").click()
+    question = page.evaluate("sent.find(word => word.kind === 'cell')")
+    answers = []
+    view.send = answers.append
+    view.handle_message(question)
+    (answer,) = answers
+    assert answer["question"] == question["question"]
+    assert answer["text"].startswith("%%triton_config ")
+    assert "max_batch_size: 4" in answer["text"]
