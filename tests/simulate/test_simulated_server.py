@@ -450,6 +450,17 @@ def test_an_idle_instance_takes_longer_and_the_unluckiest_longest():
     assert (idle.latency_p50_us, idle.latency_p99_us) == (1100, 1800)
 
 
+@pytest.mark.parametrize(("place", "latency_us"), [("thread", 1000), ("process", 1200)])
+def test_threads_are_warm_while_their_model_is_and_a_process_only_while_it_runs_itself(
+    place, latency_us
+):
+    # One caller's requests go to both instances in turn: each is idle while the other one executes.
+    found = profile(idle_us=((1000.0, (200.0,) * 100),), instances=2)
+    measured = replace(found.models["m"], place=place)
+    point = only(whatif(replace(found, models={"m": measured}), request_count=200))
+    assert point.latency_p50_us == latency_us
+
+
 def test_an_idle_time_adds_to_the_execution_time_of_the_same_chance():
     times_ms = [1.0] * 90 + [3.0] * 10
     found = profile({(1, 1): times_ms}, idle_us=((1000.0, (500.0,) * 90 + (0.0,) * 10),))

@@ -60,7 +60,9 @@ class Instance(Executor):
         # One quantile for all: added times were measured from quantile to quantile.
         chance = world.random.random()
         execution_ns = service.draw(run.size, len(run.tickets), level, chance)
-        execution_ns += service.after_idle(now - self.ended_ns, chance)
+        # Threads share caches, weights and a processor that is awake: another instance's execution keeps them warm.
+        idle_since = model.ended_ns if model.threaded else self.ended_ns
+        execution_ns += service.after_idle(now - idle_since, chance)
         execution_ns += service.stall(execution_ns, world.random)
         if model.contends:
             self._pace = model.pace(run.size, level)
@@ -128,7 +130,7 @@ class Instance(Executor):
         self._waiting = False
         self._queued = -1
         self.run = None
-        self.ended_ns = now
+        self.ended_ns = self.model.ended_ns = now
         self.model.world.leave(self)
         self.model.ended(self, run, now)
 

@@ -332,6 +332,8 @@ class ModelExecutions(Runtime):
     ----------
     running : int
         Executions now.
+    ended_ns : int
+        End of the last execution.
     highest_level : float
         The most executions at once that an execution began among.
     yields : float
@@ -343,7 +345,7 @@ class ModelExecutions(Runtime):
     """
 
     __slots__ = (
-        "contends", "demand", "device", "gives_way", "highest_level", "lost_ns", "python", "running", "service", "taken_ns",
+        "contends", "demand", "device", "ended_ns", "gives_way", "highest_level", "lost_ns", "python", "running", "service", "taken_ns",
         "threaded", "uneven", "world", "yields",
     )  # fmt: skip
 
@@ -371,6 +373,7 @@ class ModelExecutions(Runtime):
         self.threaded = threaded
         self.device = device
         self.running = 0
+        self.ended_ns = 0
         self.highest_level = 0.0
         self.yields = 0.0
         self.lost_ns = 0
