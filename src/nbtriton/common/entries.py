@@ -35,7 +35,7 @@ CORE: Mapping[str, Mapping[str, str]] = {
     "backends": {
         "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
         "python": "nbtriton.backends.python:PythonBackend",
-    },
+    }
 }
 
 

@@ -33,13 +33,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.core.magic import Magics
 
-_CORE = (
-    DefineMagics,
-    AskMagics,
-    MeasureMagics,
-    ExplainMagics,
-    RepositoryMagics,
-)
+_CORE = (DefineMagics, AskMagics, MeasureMagics, ExplainMagics, RepositoryMagics)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -193,8 +193,7 @@ class _Route:
         if alone is not None:
             return alone
         return Start(
-            step,
-            tuple([name for name, readers in self._releases[step] if not readers & ~started]),
+            step, tuple([name for name, readers in self._releases[step] if not readers & ~started])
         )
 
 

@@ -78,11 +78,7 @@ class Exercise:
 
 
 def exercise(
-    *,
-    solution: str,
-    hint: str,
-    example: str = "",
-    mistakes: Mapping[str, str] | None = None,
+    *, solution: str, hint: str, example: str = "", mistakes: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., object]], Exercise]:
     """Make an exercise from a function that checks an answer.
 

@@ -138,11 +138,7 @@ class Scenario:
 
 
 def scenario(
-    config: object,
-    arrivals: object,
-    *,
-    execution_ms: object = 20.0,
-    title: str = "",
+    config: object, arrivals: object, *, execution_ms: object = 20.0, title: str = ""
 ) -> Scenario:
     """Describe models that take time and compute nothing, and the requests to them.
 

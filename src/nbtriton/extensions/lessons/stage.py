@@ -118,13 +118,7 @@ _STAMP_H = 32.0
 
 
 def rect(
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    *inside: Shape,
-    rx: Any = 2,
-    **attributes: Any,
+    x: float, y: float, width: float, height: float, *inside: Shape, rx: Any = 2, **attributes: Any
 ) -> Shape:
     """Return a rectangle."""
     return shape("rect", *inside, x=x, y=y, width=width, height=height, rx=rx, **attributes)

@@ -164,10 +164,7 @@ class OpenAiEndpoint(HttpEndpoint):
     )  # fmt: skip
 
     def __init__(
-        self,
-        service: Service,
-        options: OpenAiOptions,
-        join_batch: JoinBatch | None = None,
+        self, service: Service, options: OpenAiOptions, join_batch: JoinBatch | None = None
     ) -> None:
         self._service = service
         self._options = options

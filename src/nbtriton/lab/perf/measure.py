@@ -436,13 +436,7 @@ def measured_point(
             verdict,
             server,
             steps,
-            _missed_rate(
-                mode,
-                value,
-                measured,
-                verdict,
-                varies=varies,
-            ),
+            _missed_rate(mode, value, measured, verdict, varies=varies),
         ),
         throughputs=tuple(w.requests_per_s * batch_size for w in verdict.windows),
     )

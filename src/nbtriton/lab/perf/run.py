@@ -118,11 +118,7 @@ class _Plan:
 
 
 def _chained(
-    stack: contextlib.ExitStack,
-    target: Target,
-    options: PerfOptions,
-    plan: _Plan,
-    measure: Measure,
+    stack: contextlib.ExitStack, target: Target, options: PerfOptions, plan: _Plan, measure: Measure
 ) -> Measure:
     """Return a function that measures a level on the ensemble, or with its steps asked for by the client."""
     if options.streaming or plan.sequences is not None or options.shared_memory != "none":

@@ -29,13 +29,7 @@ from nbtriton.serving.frontends.listener import Endpoint, Listener
 from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
-from nbtriton.serving.frontends.service import (
-    Control,
-    Limits,
-    NoControl,
-    Service,
-    forwards_of,
-)
+from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service, forwards_of
 from nbtriton.serving.frontends.tls import Tls
 from nbtriton.serving.frontends.tracing import OpenTelemetry, Spans, TraceValues, Tracing
 from nbtriton.serving.settings import ENDPOINTS, PORT, EndpointSettings, endpoint_ports

@@ -54,11 +54,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from nbtriton.extensions.grpc.http2.frames import (
-    ErrorCode,
-    Http2ConnectionError,
-    Http2StreamError,
-)
+from nbtriton.extensions.grpc.http2.frames import ErrorCode, Http2ConnectionError, Http2StreamError
 from nbtriton.extensions.grpc.http2.hpack import Field
 
 

@@ -25,13 +25,7 @@ from nbtriton.backends.base import Response
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.core.messages import RequestOptions
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
-from nbtriton.model.config import (
-    ModelConfig,
-    TensorSpec,
-    input_specs,
-    output_specs,
-    reads_only,
-)
+from nbtriton.model.config import ModelConfig, TensorSpec, input_specs, output_specs, reads_only
 from nbtriton.model.tensors import (
     Array,
     as_array,
