@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import nbtriton
 from tests.workers.conftest import ARRAY, CONFIG, MODELS
 from tests.workers.test_instances import *  # noqa: F403 - they are run again
 
@@ -20,3 +22,21 @@ def test_an_instance_that_has_ended_leaves_its_room_to_the_next(server):
         result = server.infer("brief", {"IN": ARRAY}, parameters={"program": "double"})
         assert result["OUT"].tolist() == (ARRAY * 2).tolist(), number
         assert server.unload("brief", timeout_s=None)
+
+
+def test_the_node_its_bytes_and_the_time_of_the_way_are_told(server):
+    array = np.ones(50_000, np.float32)
+    (before,) = (one for one in server.models() if one.name == "apart")
+    for _ in range(30):
+        server.infer("apart", {"IN": array}, parameters={"program": "double"})
+    (after,) = (one for one in server.models() if one.name == "apart")
+    old, new = before.instances[0].placement, after.instances[0].placement
+    for sent in (new.sent_bytes - old.sent_bytes, new.received_bytes - old.received_bytes):
+        assert 30 * array.nbytes < sent < 31 * array.nbytes
+    assert new.node.startswith("127.0.0.1 (node ")
+    frame = nbtriton.status(server).set_index("model")["nodes"]
+    assert f"1 \u00d7 {new.node}; " in frame["apart"]
+    assert not frame["here"]
+    assert new.node in " ".join(nbtriton.why(server, "apart").findings)
+    (found,) = (one for one in nbtriton.doctor(server, "apart").findings if "elsewhere" in one.text)
+    assert "too small to be sent away" in found.cause

@@ -214,6 +214,15 @@ class InstanceContext:
         return self.model.devices.get(self.device_id) if self.kind == "KIND_GPU" else None
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an instance on another machine is, and the bytes of its messages since it was started there."""
+
+    node: str
+    sent_bytes: int
+    received_bytes: int
+
+
 class BackendInstance(ABC):
     """One loaded instance. The engine never calls it from two threads concurrently.
 
@@ -279,6 +288,10 @@ class BackendInstance(ABC):
 
     def abandon(self) -> None:
         """Abort `execute`, whose requests have been answered, `restart` or `finalize`; called on any thread."""
+
+    def placement(self) -> Placement | None:
+        """Return where it is, if not on this machine; called on any thread."""
+        return None
 
     def finalize(self) -> None:
         """Release the resources of the instance; nothing is executed afterwards."""

@@ -18,6 +18,7 @@ from nbtriton.backends.base import (
     BackendRequest,
     BatchTimer,
     InstanceContext,
+    Placement,
     Response,
 )
 from nbtriton.backends.core.messages import ScatteredResponses
@@ -90,6 +91,10 @@ class WrappedInstance(BackendInstance):
     def abandon(self) -> None:
         """See `BackendInstance.abandon`."""
         self.inner.abandon()
+
+    def placement(self) -> Placement | None:
+        """See `BackendInstance.placement`."""
+        return self.inner.placement()
 
     def finalize(self) -> None:
         """Release the instance's resources."""

@@ -34,6 +34,7 @@ from nbtriton.model.config import (
 from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 from nbtriton.runtime.engine.diagnostics.interpreter import advice, is_waiting
+from nbtriton.runtime.engine.diagnostics.nodes import too_small
 from nbtriton.serving.repository.validation import validate_repository
 
 if TYPE_CHECKING:
@@ -305,8 +306,10 @@ def _of_server(
         findings += _elsewhere(configs[one])
         findings += _completed(server, one, configs[one])
         findings += instance_findings(Settings.of(configs[one]), os.cpu_count() or 1)
-        waits = (model.interpreter for model in server.models() if model.name == one)
+        models = [model for model in server.models() if model.name == one]
+        waits = (model.interpreter for model in models)
         findings += (waiting_finding(one, wait) for wait in waits if is_waiting(wait))
+        findings += (_far(one, sentence) for sentence in map(too_small, models) if sentence)
         if test and not (is_ensemble(configs[one]) and not name):
             told = partial(_tell, observer, began_s, one, index, len(names))
             findings += model_findings(server, one, inputs, limit_s=seconds, on_test=told)
@@ -363,6 +366,14 @@ def waiting_finding(name: str, wait: InterpreterWait) -> Finding:
         "warning", name, "INSTANCE_ISOLATION", advice(name, wait),
         "threads of one process take turns at Python code: one holds the interpreter lock",
         f"%%triton_config {quoted(name)}\n{IN_PROCESSES}",
+    )  # fmt: skip
+
+
+def _far(name: str, sentence: str) -> Finding:
+    return Finding(
+        "hint", name, "INSTANCE_ISOLATION", sentence,
+        "too small to be sent away: a request waits for the way as well as for the model",
+        "larger batches, or instances on this machine",
     )  # fmt: skip
 
 

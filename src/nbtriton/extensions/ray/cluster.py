@@ -36,18 +36,12 @@ _BOOTSTRAP = (
 
 
 class RayProcess(Peer):
-    """The worker of one instance, in an actor.
-
-    Attributes
-    ----------
-    node : str
-        The id of its node.
-    """
+    """The worker of one instance, in an actor."""
 
     def __init__(
         self, name: str, cluster: Cluster, number: int, where: tuple[str, int, str, int, bytes]
     ) -> None:
-        host, port, self.node, pid, token = where
+        host, port, node, pid, token = where
         sockets = _connected(name, host, port, token)
         for sock in sockets[2:]:
             sock.setblocking(False)
@@ -57,7 +51,7 @@ class RayProcess(Peer):
         )
         super().__init__(name, sockets[0], sockets[1], outputs)
         self.pid = pid
-        self.host = host
+        self.node = f"{host} (node {node[:8]})"
         self._cluster = cluster
         self._number = number
 
@@ -237,7 +231,7 @@ class Cluster:
             for output in process.outputs:
                 with suppress(KeyError, ValueError):
                     self._selector.unregister(output.reader)
-            process.ended(None, f"{cause} (node {process.node[:8]}, {process.host})")
+            process.ended(None, f"{cause}, on {process.node}")
 
     def _gone(self) -> None:
         self.alive = False

@@ -222,7 +222,9 @@ def _members(server: Server, name: str) -> list[str]:
 def _record(
     server: Server, settings: Settings, children: Mapping[int, Sequence[RequestRecord]]
 ) -> ModelRecord:
-    from nbtriton.runtime.engine.diagnostics.interpreter import advice  # live servers only
+    # Live servers only.
+    from nbtriton.runtime.engine.diagnostics.interpreter import advice
+    from nbtriton.runtime.engine.diagnostics.nodes import way_sentence
 
     models = [one for one in server.history().models if one.model.name == settings.name]
     since = max((one.changes[-1].at_ns for one in models if one.changes), default=0)
@@ -234,6 +236,7 @@ def _record(
         children,
         advice(settings.name, latest.model.interpreter),
         inside_sentence(settings.name, server.in_flight(), monotonic_ns()),
+        way_sentence(latest.model),
     )
 
 
@@ -264,6 +267,8 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
         findings.append(slow.sentence)
     if record.interpreter:
         findings.append(record.interpreter)
+    if record.way:
+        findings.append(record.way)
     if record.inside:
         findings.insert(0, record.inside)
     reasons = Counter(batch.reason for batch in record.batches)

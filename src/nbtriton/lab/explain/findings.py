@@ -74,6 +74,8 @@ class ModelRecord:
         A sentence if its instances wait for each other's Python code, else empty.
     inside : str
         A sentence on the requests that are not answered yet; empty without any.
+    way : str
+        A sentence on the way to instances on other machines; empty for those of this one.
     """
 
     settings: Settings
@@ -82,6 +84,7 @@ class ModelRecord:
     children: Mapping[int, Sequence[RequestRecord]] = field(default_factory=dict)
     interpreter: str = ""
     inside: str = ""
+    way: str = ""
 
     @property
     def name(self) -> str:

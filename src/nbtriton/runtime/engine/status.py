@@ -11,6 +11,7 @@ from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
 from nbtriton.model.config import stand_in_reason
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
+from nbtriton.runtime.engine.diagnostics.nodes import nodes_of
 from nbtriton.runtime.engine.server import Server
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def status(server: Server, model: str | None = None) -> pd.DataFrame:
         several instances of a model have run at once, is the share of their time, from 0 to 1, that
         they waited for each other's Python code. ``restarts``, if processes of instances have
         ended, has how often and why, when an instance will be restarted, and how many restarts are
-        left. ``metrics`` has the counters and gauges of a model's own code (`pb_utils.MetricFamily`)
+        left. ``nodes`` has those of instances on other machines, and the bytes that went there and
+        came back. ``metrics`` has the counters and gauges of a model's own code (`pb_utils.MetricFamily`)
         that have its name as the label ``model``. If there are stand-ins, a column has what each is missing. The times of instances on
         ``simulated GPU`` are simulated.
 
@@ -70,6 +72,9 @@ def status_table(server: Server, name: str | None = None) -> TableFrame:
     restarts = ["; ".join(filter(None, map(_restarts, model.instances))) for model in shown]
     if any(restarts):
         frame["restarts"] = restarts
+    nodes = [nodes_of(model) for model in shown]
+    if any(nodes):
+        frame["nodes"] = nodes
     if any(model.ignored for model in shown):
         frame["ignored"] = [", ".join(model.ignored) for model in shown]
     counted = [_metrics(server, model) for model in shown]
@@ -134,7 +139,7 @@ _COLUMNS = (
 
 # The columns for a narrow page; columns that exist only if they have content come early.
 _FIRST = (
-    "model", "state", "queued", "restarts", "stand_in", "ignored", "metrics", "requests", "failed", "queue_us",
+    "model", "state", "queued", "restarts", "nodes", "stand_in", "ignored", "metrics", "requests", "failed", "queue_us",
     "compute_us", "mean_batch_size", "interpreter_wait", "instances", "executing",
 )  # fmt: skip
 

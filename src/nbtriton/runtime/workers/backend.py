@@ -18,6 +18,7 @@ from nbtriton.backends.base import (
     BatchTimer,
     InstanceContext,
     ModelContext,
+    Placement,
     Response,
 )
 from nbtriton.backends.python.backend import PythonBackend
@@ -289,6 +290,10 @@ class WorkerInstance(BackendInstance):
         if not self._connection.alive:
             self._abandoned = True
         self._connection.kill(_NOT_AWAITED)
+
+    def placement(self) -> Placement | None:
+        """Return the node of a worker on another machine; see `BackendInstance.placement`."""
+        return self._connection.placement()
 
     def _connected(self, connection: Connection) -> None:
         self._connection = connection

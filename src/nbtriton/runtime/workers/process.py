@@ -80,6 +80,8 @@ class Peer:
         None while it runs.
     reason : str
         Of its end, without an exit.
+    node : str
+        What it runs on, if that is not this machine.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Peer:
     ) -> None:
         self.name = name
         self.pid = 0
+        self.node = ""
         self.exit: WorkerExit | None = None
         self.reason = ""
         self.execute = execute

@@ -293,6 +293,7 @@ class Instance(Executor):
 
     def snapshot(self) -> InstanceSnapshot:
         """Return the state of the instance now."""
+        model = self._model
         return InstanceSnapshot(
             self.name,
             self._context.kind,
@@ -302,6 +303,7 @@ class Instance(Executor):
             self.meter.busy_ns,
             self.recovery.state,
             self._simulated,
+            None if model is None else model.placement(),
         )
 
     def execute(self, run: RunBatch, inline: InlineCompletion | None = None) -> None:

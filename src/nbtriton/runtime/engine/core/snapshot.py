@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from nbtriton.backends.base import Placement
 from nbtriton.runtime.workers.supervisor import NEVER_LOST, RestartState
 
 
@@ -165,7 +166,7 @@ _NO_SAMPLES: Final = InterpreterWait()
 class InstanceSnapshot:
     """One instance: ``batch_size`` is 0 while it is idle; ``restart`` is for one in a process.
 
-    ``simulated`` is true if its GPU, and so its times, are simulated.
+    ``simulated`` is true if its GPU, and so its times, are simulated. ``placement`` is for one on another machine.
     """
 
     name: str
@@ -176,6 +177,7 @@ class InstanceSnapshot:
     busy_ns: int
     restart: RestartState = NEVER_LOST
     simulated: bool = False
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)

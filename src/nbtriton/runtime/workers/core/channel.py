@@ -65,6 +65,7 @@ class Channel:
     ----------
     sent : int
         Number of sent messages.
+    sent_bytes, received_bytes : int
     """
 
     def __init__(self, sock: socket.socket, *, descriptors: bool = False) -> None:
@@ -83,6 +84,8 @@ class Channel:
         self._pause = 1
         self._paused_for = 0
         self.sent = 0
+        self.sent_bytes = 0
+        self.received_bytes = 0
 
     def fileno(self) -> int:
         """Return the descriptor, to wait for."""
@@ -111,6 +114,7 @@ class Channel:
         try:
             with self._sending:
                 self.sent += 1
+                self.sent_bytes += len(frame)
                 if fds:
                     done = socket.send_fds(self._socket, [frame], list(fds))
                     frame = frame[done:]
@@ -206,6 +210,7 @@ class Channel:
         if not count:
             raise ChannelClosed("the other end is closed")
         self._end += count
+        self.received_bytes += count
 
     def _receive_descriptors(self, fds_received: list[int]) -> int:
         fds = array.array("i")

@@ -58,7 +58,7 @@ from contextlib import suppress
 from time import monotonic, monotonic_ns
 from typing import Any
 
-from nbtriton.backends.base import BackendRequest, BatchTimer, Response, ServerHandle
+from nbtriton.backends.base import BackendRequest, BatchTimer, Placement, Response, ServerHandle
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.runtime.workers import protocol
@@ -230,6 +230,11 @@ class Connection:
         if start and end:
             self._clock_ns = min(max(self._clock_ns, sent_ns - start), monotonic_ns() - end)
         return start and start + self._clock_ns, end and end + self._clock_ns
+
+    def placement(self) -> Placement | None:
+        """Return its node, and the bytes of executions; None for a worker of this machine."""
+        node = self.process.node
+        return Placement(node, self._lane.sent_bytes, self._lane.received_bytes) if node else None
 
     def watch(self, on_lost: Callable[[str], object]) -> None:
         """Set a function to call with the cause when the worker ends unasked."""
