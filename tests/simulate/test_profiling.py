@@ -328,6 +328,20 @@ def test_an_idle_time_is_known_by_the_executions_that_found_the_instance_idle():
     ]  # fmt: skip
 
 
+def test_gathering_takes_no_longer_than_full_batches_of_many_requests_show():
+    measured = ModelMeasurements()
+    measured.alone[1].append([400_000] * 8)
+    # Of four turns two were disturbed between an execution alone and the batches compared with it.
+    measured.gathered += [300_000, 200_000, 10_000, 0]
+    assert measured.gather_ns(4) == 105_000
+    measured.plain[1] += [[1_000_000] * 8, [1_200_000] * 8]
+    measured.crowded[1] += [[1_030_000] * 8, [1_250_000] * 8]
+    assert measured.gather_ns(4) == pytest.approx(40_000 / 3)
+    # Many requests that took less than one: nothing is to be seen of their number.
+    measured.crowded[1][:] = [[900_000] * 8] * 2
+    assert measured.gather_ns(4) == 0
+
+
 def test_an_idle_time_after_which_no_request_came_has_no_entry():
     measured = ModelMeasurements()
     measured.alone[1].append([100_000] * 8)

@@ -251,7 +251,7 @@ class Calibration:
             self._place(name),
             merged(points, disturbed=is_disturbed, client=self._server is None),
             drift=measured.drift,
-            gather_us=measured.gather_ns / 1000,
+            gather_us=measured.gather_ns(sizes[-1]) / 1000,
             idle_us=measured.idle_us(self._idle_rows(name, sizes)),
             cores=measured.cores,
             **measured.details,
@@ -262,7 +262,7 @@ class Calibration:
         """Return how much the engine's work delays executions, and how this varies between executions."""
         measured = self._measurements[name]
         request_ns, batch_ns = fitted_line(self._gaps)
-        gather_ns = measured.gather_ns * (rows - 1)
+        gather_ns = measured.gather_ns(rows) * (rows - 1)
         gives_way = []
         details: dict[str, Any] = {}
         for level in sorted(measured.crowded):

@@ -200,14 +200,23 @@ class ModelMeasurements:
         took_s, used_s = map(sum, zip(*self.busy[max(self.busy)], strict=True))
         return min(max(0.0, used_s / took_s), float(os.cpu_count() or 1))
 
-    @property
-    def gather_ns(self) -> float:
-        """Additional time of each further request of a batch, at most its time alone."""
+    def gather_ns(self, requests: int) -> float:
+        """Return the additional time of each further request of a batch, at most its time alone.
+
+        Nor more than full batches of so many requests took longer than those of one, in the same turn: these are
+        measured beside each other, while a batch of `gathered` was compared with an execution some seconds before.
+        """
         if not self.gathered:
             return 0.0
-        return min(
-            median(self.gathered), *(upper_median(self.all_alone(rows)) for rows in self.alone)
-        )
+        most_ns = [upper_median(self.all_alone(rows)) for rows in self.alone]
+        longer_ns = [
+            upper_median(many) - upper_median(one)
+            for one, many in zip(self.plain.get(1, ()), self.crowded.get(1, ()), strict=True)
+            if one and many
+        ]
+        if longer_ns and requests > 1:
+            most_ns.append(max(0.0, median(longer_ns)) / (requests - 1))
+        return min(median(self.gathered), *most_ns)
 
     @property
     def wake_ns(self) -> float | None:
