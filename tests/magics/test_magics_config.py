@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nbtriton.common.errors import ConfigError, LoadError, NotFoundError, TritonError
+from nbtriton.model.config import stand_in_reason
 from nbtriton.serving.server import server
 from tests.magics.cells import DOUBLE
 from tests.repository.models import add
@@ -309,3 +310,19 @@ def test_a_cell_says_what_has_no_effect_each_time_it_runs(doubled):
     assert frame["ignored"].tolist() == ["instance_group[0].host_policy"]
     doubled.ok("%%triton_config double\ninstance_group [ { kind: KIND_CPU } ]\n")
     assert "ignored" not in doubled.ok("%triton_status double").value
+
+
+def test_a_configuration_alone_loads_a_stand_in_where_these_are_asked_for(notebook):
+    cell = (
+        '%%triton_config plan\nbackend: "tensorrt" max_batch_size: 8\n'
+        'input { name: "IN" data_type: TYPE_FP32 dims: 4 }\n'
+        'output { name: "OUT" data_type: TYPE_FP32 dims: 2 }\n'
+    )
+    assert "%triton_server --stand-in on" in notebook(cell).error.hint
+    notebook.ok("%triton_server --stand-in on")
+    notebook.ok(cell)
+    assert "no backend 'tensorrt'" in stand_in_reason(server().config("plan"))
+    # From now on it is a loaded model, of which a fragment changes what it names.
+    notebook.ok("%%triton_config plan\nmax_batch_size: 4\n")
+    assert server().config("plan").max_batch_size == 4
+    assert server().infer("plan", {"IN": ones(3)})["OUT"].shape == (3, 2)

@@ -267,8 +267,8 @@ def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
 
 
 _TO_LOAD = (
-    "%%triton_model, %%triton_ensemble and %triton_load load models; a configuration alone, such as that of a "
-    "stand-in, is loaded by nt.server().load(config, name=…)"
+    "%%triton_model, %%triton_ensemble and %triton_load load models, and %%triton_config a stand-in by its configuration "
+    "alone, after %triton_server --stand-in on"
 )
 
 

@@ -179,7 +179,9 @@ class DefineMagics(Magics):
 
         The text is checked first; the model's code stays, and requests in flight are finished. If
         only instance_group or version_policy change, the model keeps running: instances are added
-        or removed, and the others keep their state and the statistics::
+        or removed, and the others keep their state and the statistics.
+
+        Where stand-ins are on (``%triton_server --stand-in on``), a name that no model has is loaded as one::
 
             %%triton_config double
             max_batch_size: 16
@@ -188,6 +190,11 @@ class DefineMagics(Magics):
             %%triton_config double
             instance_group [ { count: 2, kind: KIND_CPU } ]
         """
+        known = server().engine.inspection.model_names()
+        if server().options.stand_in and options.name not in known:
+            with cells.in_cell(cell) as text:
+                config = amend(ModelConfig(), text, source=cells.cell_name(self.shell))
+            return _load(config, name=options.name)
         check_known(options.name)
         before = server().engine.inspection.user_config(options.name)
         with cells.in_cell(cell) as text:
