@@ -84,6 +84,21 @@ def test_the_spread_of_single_executions_follows_from_sums():
     assert np.std(quantiles) == pytest.approx(times.deviation_us, rel=0.1)
 
 
+def test_a_stall_is_none_of_the_spread():
+    chance = random.Random(5)
+    looks, count, ns = [entry({1: (0, 0)})], 0, 0
+    for number in range(20):
+        for _ in range(50):
+            count, ns = count + 1, ns + round(chance.gauss(10_000_000, 1_000_000))
+        ns += 300_000_000 * (number == 7)
+        looks.append(entry({1: (count, ns)}))
+    (times,) = times_of(looks).values()
+    assert times.mean_us == pytest.approx(10_000, rel=0.02)
+    assert times.deviation_us == pytest.approx(1000, rel=0.5)
+    (stall,) = times.stalls_us
+    assert stall == pytest.approx(310_000, rel=0.05)
+
+
 def test_of_several_versions_the_highest_counts():
     document = {"model_stats": [entry({}, version=9), entry({}, version=10), entry({}, version=2)]}
     assert latest_entries(document)["m"]["version"] == "10"

@@ -220,7 +220,7 @@ def _models(
 
 def _profile(config: ModelConfig, times: Mapping[int, Times], at_once: int) -> ModelProfile:
     points = tuple(
-        ServicePoint(rows, level, one.quantiles_us(), one.executions)
+        ServicePoint(rows, level, one.quantiles_us(), one.executions, one.stalls_us)
         for level in sorted({1, at_once})
         for rows, one in times.items()
     )

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import Any
 
 from nbtriton.lab.perf.breakdown import breakdown
@@ -14,6 +14,9 @@ from nbtriton.lab.perf.breakdown import breakdown
 _PHASES = ("compute_input", "compute_infer", "compute_output")
 # Pieces of the stretch from which a variance is estimated; equally likely times of a distribution.
 _LEAST_PIECES = 4
+# A piece that is so many median deviations above the median, of which a normal distribution has one in 20,000 (3.9 standard
+# deviations), had a stall: one execution was far longer than the others.
+_STALLED = 5.8
 _QUANTILES = 40
 
 Entry = Mapping[str, Any]  # of Triton's "model_stats"
@@ -29,11 +32,14 @@ class Times:
     mean_us : float
     deviation_us : float or None
         The standard deviation; None where the statistics do not tell.
+    stalls_us : tuple of float
+        Executions that were far longer than it allows, ascending; the others have mean and deviation.
     """
 
     executions: int
     mean_us: float
     deviation_us: float | None = None
+    stalls_us: tuple[float, ...] = ()
 
     def quantiles_us(self) -> tuple[float, ...]:
         """Return equally likely times, ascending: a log-normal distribution with this mean and deviation."""
@@ -151,8 +157,14 @@ def _pooled(parts: Sequence[tuple[int, float]]) -> Times:
     mean_us = sum(n * us for n, us in parts) / count
     if len(parts) < _LEAST_PIECES:
         return Times(count, mean_us)
-    variance = sum(n * (us - mean_us) ** 2 for n, us in parts) / (len(parts) - 1)
-    return Times(count, mean_us, math.sqrt(variance))
+    middle_us = median(us for _, us in parts)
+    limit = _STALLED * median(math.sqrt(n) * abs(us - middle_us) for n, us in parts)
+    calm = [(n, us) for n, us in parts if math.sqrt(n) * (us - middle_us) <= limit]
+    mean_us = sum(n * us for n, us in calm) / sum(n for n, _ in calm)
+    variance = sum(n * (us - mean_us) ** 2 for n, us in calm) / max(1, len(calm) - 1)
+    # The executions of a piece with a stall but one took the mean.
+    stalls_us = sorted(mean_us + n * (us - mean_us) for n, us in parts if (n, us) not in calm)
+    return Times(count, mean_us, math.sqrt(variance), tuple(stalls_us))
 
 
 def _failures(entry: Entry) -> int:
