@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.common.errors import InternalError
+from nbtriton.common.errors import InternalError, UnsupportedError
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices.ledger import CopyLedger
@@ -243,6 +243,13 @@ class Device(ABC):
         `operation` is one of `nbtriton.backends.devices.settings.OPERATIONS`; `reads` are the
         arrays of the device that it reads.
         """
+
+    def hosted(self, instance: Any, model: str, operation: str) -> Any:  # noqa: ARG002
+        """Return an instance on the host as one of this device, whose arrays its library does not know.
+
+        `operation` is as in `computing`. Only a simulated device needs it.
+        """
+        raise UnsupportedError(f"models run on {self.name} by their own libraries")
 
     @abstractmethod
     def close(self) -> None:

@@ -15,7 +15,7 @@ from nbtriton.backends.base import (
     RequestOptions,
     Response,
 )
-from nbtriton.backends.hosted import WrappedInstance
+from nbtriton.backends.on_device import WrappedInstance
 from nbtriton.common.errors import InternalError, TritonError, UnavailableError
 from nbtriton.model.tensors import datatype_of
 from nbtriton.runtime.engine import InferenceRequest

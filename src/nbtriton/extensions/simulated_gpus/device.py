@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from nbtriton.backends.base import BackendInstance
+from nbtriton.backends.core.place import Place
 from nbtriton.backends.devices.base import (
     Device,
     Event,
@@ -28,6 +30,7 @@ from nbtriton.backends.devices.base import (
 )
 from nbtriton.backends.devices.ledger import BY_LINE, HOST, CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs
+from nbtriton.extensions.simulated_gpus.hosted import HostedInstance
 from nbtriton.extensions.simulated_gpus.streams import (
     Access,
     Clock,
@@ -417,6 +420,10 @@ class SimulatedDevice(Device):
             if not weights.holders:
                 del self._weights[id(weights.shared)]
                 self._used[weights.owner] -= weights.nbytes
+
+    def hosted(self, instance: BackendInstance, model: str, operation: str) -> HostedInstance:
+        """Return an instance on the host as one of this device."""
+        return HostedInstance(instance, Place(self, model), operation)
 
     def adopt(self, data: np.ndarray[Any, Any]) -> SimulatedArray:
         """Return an array of the device around memory that an operation there has made."""

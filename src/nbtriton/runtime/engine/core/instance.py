@@ -13,7 +13,7 @@ from typing import Final
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, Response
 from nbtriton.backends.core.executing import EXECUTING, Executing
-from nbtriton.backends.hosted import create_instance
+from nbtriton.backends.on_device import create_instance
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.runtime.engine.core.execution import (
     BatchCompletion,
