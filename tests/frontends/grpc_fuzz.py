@@ -191,7 +191,7 @@ class CollectedStream:
         self.ended = threading.Event()
         self._lock = threading.Lock()
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, on_sent: Any = None) -> None:
         with self._lock:
             self.sent += 1
 

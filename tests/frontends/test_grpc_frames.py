@@ -52,6 +52,7 @@ from tests.frontends.http2_raw import (
     setting,
 )
 from tests.seeds import SEED
+from tests.until import until
 
 GZIP = functools.partial(gzip.compress, mtime=0)  # the same bytes at any time
 TIMEOUT_S = 60
@@ -110,6 +111,47 @@ def blocking(server: Server) -> Iterator[type[Blocking]]:
     yield Blocking
     Blocking.leave.set()
     server.unload("blocking", timeout_s=60)
+
+
+class Sending:
+    """A decoupled model that sends twenty responses of 60,000 bytes."""
+
+    sent: list[int]
+    ended: threading.Event
+
+    def execute(self, requests: Any) -> None:
+        import triton_python_backend_utils as pb_utils
+
+        for request in requests:
+            sender = request.get_response_sender()
+            for count in range(20):
+                if request.is_cancelled():
+                    break
+                self.sent.append(count)
+                out = np.full(15_000, count, np.int32)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self.ended.set()
+
+
+SENDING = """
+name: "sending" max_batch_size: 0
+model_transaction_policy { decoupled: true }
+input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "OUT" data_type: TYPE_INT32 dims: [ -1 ] }
+parameters { key: "MAX_UNREAD_RESPONSES" value { string_value: "3" } }
+"""
+SEND = frame(HEADERS, END_HEADERS, 1, fields({b":path": STREAM})) + frame(
+    DATA, END_STREAM, 1, prefixed(infer("sending", [tensor(shape=[4])]).SerializeToString())
+)
+
+
+@pytest.fixture
+def sending(server: Server) -> Iterator[type[Sending]]:
+    Sending.sent, Sending.ended = [], threading.Event()
+    server.load(SENDING, Sending)
+    yield Sending
+    server.unload("sending", timeout_s=60)
 
 
 def call(stream: int = 1, body: bytes = BODY, block: bytes | None = None) -> bytes:
@@ -683,3 +725,42 @@ def test_channel_arguments() -> None:
 @pytest.mark.slow
 def test_mutated_frames_harm_no_other_client(server: Server) -> None:
     fuzz_frames(server, 300, SEED)
+
+
+# -- a client that is behind -------------------------------------------------------------------------
+
+
+def test_a_decoupled_model_waits_for_its_client_where_its_configuration_says_so(
+    port: int, sending: type[Sending]
+) -> None:
+    with Client(port, frame(WINDOW_UPDATE, 0, 0, number(4 << 20)), SEND) as client:
+        # One and a part of the next fit into the call's window; that one and two more wait, the last is held.
+        until(lambda: len(sending.sent) == 5)
+        client.send(call(3))
+        assert is_good(client.answer(3))
+        assert sending.sent == list(range(5))
+        assert not sending.ended.is_set()
+        client.send(frame(WINDOW_UPDATE, 0, 1, number(4 << 20)))
+        found = [pb.ModelStreamInferResponse.FromString(m) for _, m in client.answer().messages]
+        values = [np.frombuffer(one.infer_response.raw_output_contents[0], "<i4") for one in found]
+        assert [set(one.tolist()) for one in values] == [{count} for count in range(20)]
+        assert sending.ended.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("how", ["cancels", "disconnects", "server"])
+def test_a_model_that_waits_for_its_client_ends_with_it(
+    server: Server, sending: type[Sending], how: str
+) -> None:
+    with (
+        serve(server, http_port=None, metrics_port=None, grpc_port=0) as endpoints,
+        Client(int(endpoints.grpc_port or 0), SEND) as client,
+    ):
+        until(lambda: len(sending.sent) == 5)
+        if how == "cancels":
+            client.send(frame(RST_STREAM, 0, 1, number(CANCEL)))
+        elif how == "disconnects":
+            client.socket.close()
+        else:
+            endpoints.close()
+        assert sending.ended.wait(TIMEOUT_S)
+        assert len(sending.sent) == 5

@@ -49,6 +49,10 @@ class CallConnection(Protocol):
         """Note that part of a response is sent: the client is not idle."""
         ...
 
+    def call_when_sent(self, stream: Http2Stream, on_sent: Callable[[], object]) -> None:
+        """Call a function once nothing of a stream waits for the client to read."""
+        ...
+
 
 class CallListener(Protocol):
     """Receiver of the events of a bidirectional call, on the loop."""
@@ -399,22 +403,27 @@ class StreamCall(Call):
         if not self._in_flight:
             self._finish(messages.UNAVAILABLE, "Server exiting")
 
-    def send(self, message: bytes) -> None:
-        """Send a message in order; dropped if the call is cancelled."""
-        if not self.is_cancelled:
-            self._post(self._send, message)
+    def send(self, message: bytes, on_sent: Callable[[], object] | None = None) -> None:
+        """Send a message in order; dropped if the call is cancelled.
 
-    def _send(self, message: bytes) -> None:
-        if self.is_finished:
-            return
+        `on_sent` is called on the loop once neither it nor a later one waits for the client to read.
+        """
+        if not self.is_cancelled:
+            self._post(self._send, message, on_sent)
+
+    def _send(self, message: bytes, on_sent: Callable[[], object] | None) -> None:
         queued = self.stream.queued
+        if self.is_finished:
+            pass
         # The limit is for clients that do not read; a single message of any size may exceed it.
-        if queued and queued + len(message) > self.connection.listener.limits.unread_bytes:
+        elif queued and queued + len(message) > self.connection.listener.limits.unread_bytes:
             self.connection.http2.reset(self.stream, ErrorCode.CANCEL)
             self.connection.schedule_flush()
             self.cancel()
         else:
             self._send_message(message)
+        if on_sent is not None:
+            self.connection.call_when_sent(self.stream, on_sent)
 
     def fail(self, error: TritonError) -> None:
         """End the call with an error."""

@@ -61,7 +61,7 @@ class GrpcConnection(asyncio.Protocol):
 
     __slots__ = (
         "_discarded", "_is_active", "_is_closed", "_is_draining", "_is_flushing", "_is_late", "_is_leaving",
-        "_keepalive", "_loop", "_transport", "http2", "listener",
+        "_keepalive", "_loop", "_transport", "_unsent", "http2", "listener",
     )  # fmt: skip
 
     def __init__(self, listener: GrpcListener) -> None:
@@ -78,6 +78,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_leaving = False  # the first GOAWAY is sent
         self._is_draining = False  # the second GOAWAY is sent: no new call is answered
         self._is_closed = False  # nothing more is read or sent
+        self._unsent: list[tuple[Http2Stream, Callable[[], object]]] = []  # see `call_when_sent`
 
     # -- asyncio ---------------------------------------------------------------------------------
 
@@ -93,6 +94,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_closed = True
         self.listener.remove(self)
         self._cancel_calls()
+        self._check_unsent()
         self.listener.request_finished()
 
     def pause_writing(self) -> None:
@@ -100,6 +102,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.http2.resume_sending()
+        self._check_unsent()
         self.schedule_flush()
 
     def data_received(self, data: bytes) -> None:
@@ -110,6 +113,8 @@ class GrpcConnection(asyncio.Protocol):
             return
         now = self._keepalive.received_at = self._loop.time()
         self._handle(self.http2.receive_data(data, now))
+        if self._unsent:
+            self._check_unsent()
         if self.http2.has_more or self._is_late:
             self._receive_rest()
         elif self.http2.has_data_to_send or self._is_draining:
@@ -188,6 +193,20 @@ class GrpcConnection(asyncio.Protocol):
         self._keepalive.has_responded = True
         if not self._is_flushing:
             self.schedule_flush()
+
+    def call_when_sent(self, stream: Http2Stream, on_sent: Callable[[], object]) -> None:
+        if stream.queued:
+            self._unsent.append((stream, on_sent))
+        else:
+            on_sent()
+
+    def _check_unsent(self) -> None:
+        found, self._unsent = self._unsent, []
+        for stream, on_sent in found:
+            if stream.queued and not self._is_closed:
+                self._unsent.append((stream, on_sent))
+            else:
+                on_sent()
 
     def schedule_flush(self) -> None:
         if not self._is_flushing:

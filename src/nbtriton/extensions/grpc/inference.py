@@ -10,6 +10,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.backends.unread import UnreadResponses
 from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.extensions.grpc import requests, responses
 from nbtriton.model.config._proto import messages
@@ -371,7 +372,7 @@ class InferStream:
 class _Streamed(_Waiting):
     """One request of a stream."""
 
-    __slots__ = ("_only", "_rpc", "_stream")
+    __slots__ = ("_only", "_rpc", "_stream", "_unread")
 
     def __init__(
         self, inference: GrpcInference, found: _Read, stream: InferStream, rpc: StreamCall
@@ -380,13 +381,24 @@ class _Streamed(_Waiting):
         self._stream = stream
         self._rpc = rpc
         self._only: bytes | None = None
+        self._unread: UnreadResponses | None = None
+        if self.signature.decoupled:
+            limit = inference.service.server.engine.inspection.max_unread_responses
+            self._unread = UnreadResponses(partial(limit, self.signature.name, self.version))
 
     def is_cancelled(self) -> bool:
         return self._rpc.is_cancelled
 
     def cancel(self) -> None:
         super().cancel()
+        if self._unread is not None:
+            self._unread.end()
         self._stream.end_request(self)
+
+    def close(self) -> None:
+        super().close()
+        if self._unread is not None:
+            self._unread.end()
 
     def refused(self, error: TritonError) -> None:
         self.close()
@@ -407,7 +419,11 @@ class _Streamed(_Waiting):
             self.call.release()
         if data is not None:
             self.record("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START")
-            self._rpc.send(data)
+            unread, on_sent = self._unread, None
+            if unread is not None:
+                unread.sent(final=final)  # holds the model while its client is behind
+                on_sent = unread.read if unread.is_limited else None
+            self._rpc.send(data, on_sent)
             self.record("GRPC_SEND_END")
         if final:
             self.close()
