@@ -127,6 +127,8 @@ class _Actors:
             for name, count in asked.items()
             if count
         )
+        room = all(free.get(name, 0) >= count for name, count in asked.items())
+        cause = "it has not started, although there was" if room else "no node of the cluster had"
         with suppress(ChannelClosed):
-            self._channel.send((ENDED, number, f"no node of the cluster had room for {wanted}"))
+            self._channel.send((ENDED, number, f"{cause} room for {wanted}"))
         self.kill(number)
