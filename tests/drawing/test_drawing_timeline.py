@@ -29,7 +29,7 @@ MODEL = TimelineLanes(
 
 
 def drawn(*models, span_ms=100.0, finding="digits: 3 batches"):
-    return ET.fromstring(to_svg(timeline_scenes(models, span_ms=span_ms, finding=finding)[-1]))
+    return ET.fromstring(to_svg(timeline_scenes(models, span_ms=span_ms, finding=finding)[1]))
 
 
 def roles(root, role):

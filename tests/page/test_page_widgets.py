@@ -227,7 +227,7 @@ def test_watch_draws_the_static_picture(open_view, watch, server):
     models = activities(server.history())
     wanted = {}
     span = covered_s(server.history())
-    for shape in watch_scenes(models, span_s=span)[-1].walk():
+    for shape in watch_scenes(models, span_s=span)[1].walk():
         attrs = dict(shape.attrs)
         if attrs.get("data-role") in ("queue-line", "queue-area", "lane"):
             wanted.setdefault(attrs["data-role"], []).append(attrs.get("d", ""))

@@ -10,6 +10,8 @@ from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topologic
 from nbtriton.drawing.layering import CHAIN_ROW, HEADER, Box, Layout, Route, layout
 from nbtriton.drawing.numbers import byte_size, count, counted, measure
 from nbtriton.drawing.scene import (
+    TEXT,
+    TITLE,
     Area,
     Shape,
     figure,
@@ -44,10 +46,10 @@ def dag_scene(graph: Graph, width: float | None = None) -> Shape:
     parts: list[Shape] = []
     y = 29.0
     if graph.title:
-        parts.append(text(24, y, graph.title, 13, "fg", bold=True))
+        parts.append(text(24, y, graph.title, TITLE, "fg", bold=True))
         y += _LINE
     for line in _finding_lines(graph, plan.width):
-        parts.append(shape("text", line, x=24, y=y, font_size=13, **ink("fg", None, "nbt-finding")))
+        parts.append(text(24, y, line, TITLE, "fg", bold=True))
         y += _LINE
     parts.extend(_groups(drawn, plan))
     most = max((edge.bytes_per_s or 0.0 for edge in graph.edges), default=0.0)
@@ -98,7 +100,7 @@ def _plan(graph: Graph, width: float | None) -> Layout:
         shorter = _place(replace(graph, edges=names), width)
         if shorter.width < found.width or shorter.height < found.height:
             found = shorter
-    wide = text_width(graph.title, 13, bold=True) + 48 if graph.title else 0.0
+    wide = text_width(graph.title, TITLE, bold=True) + 48 if graph.title else 0.0
     return replace(found, width=max(found.width, wide))
 
 
@@ -110,7 +112,7 @@ def _place(graph: Graph, width: float | None) -> Layout:
 
 
 def _finding_lines(graph: Graph, width: float) -> list[str]:
-    return wrapped(graph.finding, max(width, _NARROWEST) - 48, 13) if graph.finding else []
+    return wrapped(graph.finding, max(width, _NARROWEST) - 48, TITLE) if graph.finding else []
 
 
 def traffic_line(traffic: Traffic) -> str:
@@ -392,7 +394,7 @@ def _centred(node: Node, box: Box, middle: float) -> list[Shape]:
     if node.traffic is not None:
         lines.append((traffic_line(node.traffic), "nbt-traffic"))
     y = box.y + box.height / 2 + 4.5 - 7.5 * len(lines)
-    parts = [text(middle, y, node.label, 13, "fg", "middle", bold=True)]
+    parts = [text(middle, y, node.label, TEXT, "fg", "middle", bold=True)]
     for at, (line, cls) in enumerate(lines, 1):
         parts.append(_small(middle, y + 15 * at, line, cls, "middle"))
     return parts
@@ -404,7 +406,7 @@ def _small(x: float, y: float, line: str, cls: str, anchor: str = "") -> Shape:
 
 
 def _model(node: Node, box: Box) -> list[Shape]:
-    parts = [text(box.x + 13, box.y + 19, node.label, 13, "fg", bold=True)]
+    parts = [text(box.x + 13, box.y + 19, node.label, TEXT, "fg", bold=True)]
     line = box.y + 27
     if node.sublabel:
         parts.append(_small(box.x + 13, line + 7, node.sublabel, ""))

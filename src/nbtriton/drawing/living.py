@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from importlib.resources import files
 
+from nbtriton.drawing.scene import tokens
+
 _STYLE = (
     ":root{color-scheme:light dark}body{font:14px/1.4 system-ui,sans-serif;margin:2em auto;max-width:75em;"
     "padding:0 1em;color:CanvasText;background:Canvas}"
@@ -20,6 +22,6 @@ def living_page(title: str, body: str) -> str:
     )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<style>{_STYLE}{style}</style></head><body>{body}<script type="module">{script}'
+        f'<style>{_STYLE}{tokens()}{style}</style></head><body>{body}<script type="module">{script}'
         "enlivenAll(document);</script></body></html>\n"
     )

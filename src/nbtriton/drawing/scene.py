@@ -70,17 +70,34 @@ _FONT = (
 )
 
 
-def _style() -> str:
+# Sizes of text in pixels: labels, text, and the sentence that says what is seen. A view's one large number is larger.
+SMALL, TEXT, TITLE = 11, 12, 14
+# The widths of pictures, for places of 600, 800 and 1,120 pixels.
+WIDTHS = (540.0, 800.0, 1112.0)
+
+
+def _colours() -> str:
     # The page's theme, not the system's preference: a white page may be open on a dark desktop.
     fg, bg = "light-dark(#1f2328,#e6edf3)", "light-dark(#ffffff,#161b22)"
     base = f"--nbt-fg:{_HOST_FG % fg};--nbt-bg:{_HOST_BG % bg};"
-    mixes = "".join(f"--nbt-{role}:{value};" for role, value in _MIXES.items())
+    return base + "".join(f"--nbt-{role}:{value};" for role, value in _MIXES.items())
+
+
+def tokens() -> str:
+    """Return the style rule of what live views have in common with pictures: colours by role, type and spacing."""
+    return (
+        f".nbt-root{{{_colours()}--nbt-control:color-mix(in srgb,var(--nbt-fg) 50%,var(--nbt-bg));--nbt-font:{_FONT};"
+        f"--nbt-small:{SMALL}px;--nbt-text:{TEXT}px;--nbt-title:{TITLE}px;--nbt-gap:4px;--nbt-pad:8px}}"
+    )
+
+
+def _style() -> str:
     rules = "".join(
         f".nbt-fig .nbt-f-{role}{{fill:var(--nbt-{role})}}"
         f".nbt-fig .nbt-s-{role}{{stroke:var(--nbt-{role})}}"
         for role in _LIGHT
     )
-    return f".nbt-fig{{{base}{mixes}font-family:{_FONT};font-variant-numeric:tabular-nums}}{rules}"
+    return f".nbt-fig{{{_colours()}font-family:{_FONT};font-variant-numeric:tabular-nums}}{rules}"
 
 
 STYLE = _style()

@@ -6,11 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nbtriton.drawing.numbers import counted, lasting, measure, nice_ticks, plain
-from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width, wrapped
+from nbtriton.drawing.scene import (
+    TITLE,
+    WIDTHS,
+    Shape,
+    figure,
+    ink,
+    shape,
+    shortened,
+    text,
+    text_width,
+    wrapped,
+)
 from nbtriton.drawing.table import table_text
 
-# Pictures for a page of 600 pixels and for a wide one: their widths, and the room for names.
-_WIDTHS = ((540.0, 120.0), (800.0, 150.0))
+# The room for names in each of the widths.
+_GUTTERS = (120.0, 150.0, 190.0)
 _RIGHT = 16.0
 _LANE_H, _SLOT_H, _STRIP_H = 24.0, 6.0, 16.0
 # With more requests at once a picture would be longer than a screen; the others are only counted.
@@ -105,7 +116,10 @@ def timeline_scenes(
 
     Each batch has the letter of why it left, and its rows. Each model is a group with ``data-model``.
     """
-    return [_scene(models, _Axis(span_ms, *each), finding) for each in _WIDTHS]
+    return [
+        _scene(models, _Axis(span_ms, *each), finding)
+        for each in zip(WIDTHS, _GUTTERS, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +142,8 @@ class _Axis:
 def _scene(models: Sequence[TimelineLanes], axis: _Axis, finding: str) -> Shape:
     parts: list[Shape] = []
     y = 20.0
-    for line in wrapped(finding, axis.width - 40, 13):
-        parts.append(text(20, y + 6, line, 13, "fg", bold=True))
+    for line in wrapped(finding, axis.width - 40, TITLE):
+        parts.append(text(20, y + 6, line, TITLE, "fg", bold=True))
         y += 18
     marks = {bar.mark.letter: bar.mark for model in models for bar in model.bars}
     legend, y = _legend(list(marks.values()), y + 8, axis.width)

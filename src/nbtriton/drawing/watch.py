@@ -13,6 +13,9 @@ from html import escape
 from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.numbers import count, counted, measure, nice_ceiling, sparkline
 from nbtriton.drawing.scene import (
+    TEXT,
+    TITLE,
+    WIDTHS,
     Shape,
     figure,
     fitting,
@@ -48,8 +51,9 @@ class _Layout:
 
 
 # For a page of 600 pixels, and for a notebook with its file browser open: a wider picture would have to be scrolled.
-_NARROW = _Layout(540.0, 235.0, 165.0, 24.0, 492.0, bars_below=True)
-_WIDE = _Layout(800.0, 250.0, 270.0, 654.0, 130.0, bars_below=False)
+_NARROW = _Layout(WIDTHS[0], 235.0, 165.0, 24.0, 492.0, bars_below=True)
+_WIDE = _Layout(WIDTHS[1], 250.0, 270.0, 654.0, 130.0, bars_below=False)
+_WIDEST = _Layout(WIDTHS[2], 270.0, 492.0, 896.0, 200.0, bars_below=False)
 _STRIP_H, _LANE_H, _LANE_STEP = 46.0, 13.0, 19.0
 # With more lanes a card would be longer than a screen; the others are only counted.
 _MAX_LANES = 8
@@ -70,7 +74,7 @@ def watch_scenes(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> li
 
     Each card is a group with ``data-model``.
     """
-    return [_scene(models, span_s, layout) for layout in (_NARROW, _WIDE)]
+    return [_scene(models, span_s, layout) for layout in (_NARROW, _WIDE, _WIDEST)]
 
 
 def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape:
@@ -95,7 +99,7 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
         cards += _time_axis((), y + 12, span_s, at)
         y += 22
     if not models:
-        cards.append(text(24, 40, "no models are loaded", 13, "muted"))
+        cards.append(text(24, 40, "no models are loaded", TEXT, "muted"))
         y = 66.0
     summary = "; ".join(
         f"{model.name} {model.state}, {measure(model.infer_per_s)} infer/s, {model.queued} queued"
@@ -310,7 +314,7 @@ def _queue(model: ModelActivity, y: float, span_s: float, high: float, at: _Layo
         shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
         _change_marks(model.changes, (top, _STRIP_H), span_s, at),
         shape("path", d=f"M{left:g} {base:.1f}h{at.plot_w:g}", **ink(None, "muted")),
-        text(right + 10, base - 16, count(now), 16, "fg", bold=True, data_role="queue-now"),
+        text(right + 10, base - 16, count(now), TITLE, "fg", bold=True, data_role="queue-now"),
         text(right + 10, base - 2, "in flight now" if ensemble else "waiting now", 11, "muted"),
     ]
 
@@ -464,7 +468,7 @@ _MOVING_S = 2.0
 
 def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
     """Draw one card per model: counters, queue depth and instances over time, batch sizes."""
-    return to_svg(watch_scenes(models, span_s=span_s)[-1])
+    return to_svg(watch_scenes(models, span_s=span_s)[1])
 
 
 def leading(models: Sequence[ModelActivity]) -> ModelActivity | None:

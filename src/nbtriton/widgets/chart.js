@@ -19,7 +19,7 @@ function enliven(root, batchesOf) {
   const cells = JSON.parse(root.dataset.cells ?? "{}");
   const tip = make("div", `${paper}nbt-tip`);
   tip.hidden = true;
-  const bar = make("div", `${paper}nbt-chart-bar`);
+  const bar = make("div", `${paper}nbt-chart-bar nbt-bar`);
   const axis = makeButton("", () => {
     byThroughput = !byThroughput;
     spread();

@@ -14,7 +14,7 @@ function render({ model, el }) {
     send(model, { kind: "stop" });
   }, "", "nbt-curve-stop");
   const said = make("div", "nbt-hidden-text");
-  const finding = make("p", "nbt-curve-finding");
+  const finding = make("p", "nbt-curve-finding nbt-finding");
   const picture = make("div", "nbt-curve-picture");
   said.setAttribute("role", "status");
   said.setAttribute("aria-live", "polite");

@@ -6,7 +6,7 @@ const STATES = ["READY", "LOADING", "UNLOADING", "UNAVAILABLE"];
 /** @param {{model: Model, el: HTMLElement}} context */
 function render({ model, el }) {
   const root = make("div", "nbt-root nbt-dag");
-  const finding = make("p", "nbt-dag-finding");
+  const finding = make("p", "nbt-dag-finding nbt-finding");
   const picture = make("div", "nbt-dag-picture");
   const details = make("div", "nbt-details");
   details.hidden = true;

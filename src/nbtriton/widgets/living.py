@@ -49,7 +49,7 @@ class LivingCharts(LiveView):
         for mark, _, batches in self._batches:
             if mark == chart and point.isdecimal() and int(point) in batches:
                 shown = batches[int(point)]
-                scene, _ = timeline_scenes(
+                scene, *_ = timeline_scenes(
                     shown.models, span_ms=shown.span_ms, finding=shown.finding
                 )
                 self.send({**content, "scene": to_json(scene)})

@@ -411,13 +411,13 @@ def timeline_view(timeline: Timeline, server: Any = None) -> TimelineView:
     words = timeline_text(models, span_ms=span_ms, finding=finding)
     html = f'<div class="nbt-timeline nbt-static">{fitting(scenes)}</div>'
     return TimelineView(
-        html, words, to_svg(scenes[-1]), timeline=timeline, _server=server and ref(server)
+        html, words, to_svg(scenes[1]), timeline=timeline, _server=server and ref(server)
     )
 
 
 def timeline_picture(timeline: Timeline) -> StaticView:
     """Return a timeline as one small picture: many of them stand in a notebook, so each is there once."""
     models, span_ms, finding = timeline.models, timeline.span_ms, timeline.finding
-    scene, _ = timeline_scenes(models, span_ms=span_ms, finding=finding)
+    scene, *_ = timeline_scenes(models, span_ms=span_ms, finding=finding)
     html = f'<div class="nbt-timeline nbt-static">{fitting([scene])}</div>'
     return StaticView(html, finding)

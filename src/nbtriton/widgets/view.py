@@ -15,6 +15,7 @@ import anywidget
 import traitlets
 
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.drawing.scene import tokens
 from nbtriton.widgets.publisher import Hub, Publisher, hub
 from nbtriton.widgets.static import StaticView
 
@@ -37,7 +38,8 @@ def asset(name: str | Path, *parts: str) -> str:
     """Return the shared front-end code, further parts, and that of one widget: a file of this folder, or a path."""
     own = _HERE / name
     files = (_HERE / f"shared{own.suffix}", *(_HERE / part for part in parts), own)
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    return "\n".join([tokens(), *texts] if own.suffix == ".css" else texts)
 
 
 def movement_of(server: Any, now_s: float, names: Collection[str] = ()) -> Hashable:

@@ -60,9 +60,9 @@ function steps(ages, values, high, span, plot) {
 /** @param {{model: Model, el: HTMLElement}} context */
 function render({ model, el }) {
   const root = make("div", "nbt-root nbt-watch");
-  const finding = make("p", "nbt-watch-finding");
+  const finding = make("p", "nbt-watch-finding nbt-finding");
   const picture = make("div", "nbt-watch-picture");
-  const table = /** @type {HTMLTableElement} */ (make("table", "nbt-watch-table"));
+  const table = /** @type {HTMLTableElement} */ (make("table", "nbt-watch-table nbt-numbers"));
   const scroll = make("div", "nbt-watch-scroll");
   // As in the static form; with many models the lines above have what moves, and the table costs more than they do.
   const numbers = /** @type {HTMLDetailsElement} */ (make("details", ""));
