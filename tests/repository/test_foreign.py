@@ -161,3 +161,28 @@ def test_each_sentence_has_its_three_parts():
     for one in known:
         assert str(one) == f"{one.what} {one.does}; here {one.way}"
         assert "(" in one.way or '"' in one.way or "{" in one.way  # something to type
+
+
+def test_a_comment_in_another_encoding_and_a_tensor_without_rows(tmp_path):
+    """Repositories found in the wild have both: bytes that are no UTF-8, and a step that finds nothing."""
+    folder = tmp_path / "crops"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_bytes(
+        'backend: "python" max_batch_size: 0  # 输入图片\n'
+        'input { name: "BOXES" data_type: TYPE_FP32 dims: [ -1, 4 ] }\n'
+        'output { name: "CROPS" data_type: TYPE_FP32 dims: [ -1, 4 ] }'.encode("gbk")
+    )
+    (folder / "1" / "model.py").write_text(
+        "import triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        boxes = [request.inputs()[0].as_numpy() for request in requests]\n"
+        '        found = [pb_utils.Tensor("CROPS", each[each[:, 0] > 0]) for each in boxes]\n'
+        "        return [pb_utils.InferenceResponse([each]) for each in found]\n"
+    )
+    with nt.Server(gpus=()) as server:
+        server.load_repository(tmp_path)
+        boxes = np.array([[1, 2, 3, 4], [-1, 0, 0, 0]], np.float32)
+        assert server.infer("crops", {"BOXES": boxes})["CROPS"].tolist() == [[1, 2, 3, 4]]
+        empty = server.infer("crops", {"BOXES": boxes[:0]})["CROPS"]
+        assert (empty.shape, empty.dtype) == ((0, 4), np.float32)
