@@ -28,7 +28,7 @@ help:
 	@echo "make check ROOM=engine"
 	@echo "             style, types and the fast tests of one folder of tests/: half a minute"
 	@echo "make test-fast"
-	@echo "             what needs no other server, browser or notebook: two and a half minutes on two processors"
+	@echo "             what needs no other server, browser or notebook: two minutes on two processors"
 	@echo "make test    style, types, layers and the whole test suite, on all processors"
 	@echo "             (PYTEST_FLAGS=\"--shuffle tests/engine\"; NBTRITON_SEED=free for other random cases)"
 	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
