@@ -21,6 +21,7 @@ from nbtriton.drawing.curve import (
 from nbtriton.drawing.numbers import measure, nice_ticks, plain
 from nbtriton.drawing.scene import (
     SERIES_ROLES,
+    TEXT,
     TITLE,
     Area,
     Shape,
@@ -165,7 +166,7 @@ def frontier_scenes(
 def _heading(title: str, finding: str, width: float) -> tuple[list[Shape], float]:
     parts, y = [], 26.0
     if title:
-        parts.append(text(20, y, title, TITLE, "fg", bold=True))
+        parts.append(text(20, y, title, TEXT, "fg", bold=True))
         y += 19
     role = "muted" if finding == NOTHING else "fg"
     for line in wrapped(finding, width - 40, TITLE):
