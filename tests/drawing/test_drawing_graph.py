@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.drawing.dag import dag_scene, dag_text
-from nbtriton.drawing.graph import Edge, Graph, Node, folded, topological
+from nbtriton.drawing.dag import dag_scene, dag_text, traffic_line
+from nbtriton.drawing.graph import Edge, Graph, Node, Traffic, folded, topological
 from nbtriton.drawing.layering import layout
-from nbtriton.drawing.scene import to_svg
+from nbtriton.drawing.scene import text_width, to_svg
 from tests.widgets.samples import digits_graph
+
+BUSY = Traffic(share=1.0, infer_per_s=9250.0, inferences=5000, failed=999)
 
 
 @st.composite
@@ -199,3 +202,20 @@ def test_no_script_and_nothing_from_outside():
     svg = to_svg(dag_scene(digits_graph()))
     assert "<script" not in svg
     assert "http" not in svg.replace('xmlns="http://www.w3.org/2000/svg"', "")
+
+
+@pytest.mark.parametrize("drawn", [Traffic(), BUSY], ids=["before the failures", "after them"])
+def test_what_failed_stays_in_the_box_of_its_model(drawn):
+    """A live view writes the newest line into the box that was drawn at first."""
+    graph = digits_graph()
+    nodes = tuple(replace(node, traffic=drawn) if node.is_model else node for node in graph.nodes)
+    root = ET.fromstring(to_svg(dag_scene(replace(graph, nodes=nodes))))
+    groups = [one for one in root.iter() if one.get("data-node")]
+    lines = [
+        (group, one) for group in groups for one in group if "nbt-traffic" in one.get("class", "")
+    ]
+    assert lines
+    for group, line in lines:
+        box = next(one for one in group.iter() if "nbt-box" in one.get("class", ""))
+        end = float(line.get("x")) + text_width(traffic_line(BUSY), 11)
+        assert end <= float(box.get("x")) + float(box.get("width"))
