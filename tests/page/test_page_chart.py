@@ -123,6 +123,30 @@ def test_the_legend_hides_and_isolates_a_series_with_its_rows(page):
     assert series.count() == 4
 
 
+def test_the_title_of_panels_of_their_own_hides_and_isolates_them(open_file, tmp_path):
+    measured = PerfReport(
+        "pipeline",
+        tuple(
+            replace(point, configuration={"instances": instances})
+            for instances in range(1, 6)
+            for point in report().points[:3]
+        ),
+    )
+    path = plot(measured, replace(measured, simulated=True)).save(tmp_path / "many.html")
+    page = open_file(path)
+    titles, series = visible(page, ".nbt-legend"), visible(page, ".nbt-series")
+    # A measurement and its prediction, each in two panels.
+    assert (titles.count(), series.count()) == (5, 20)
+    titles.nth(1).click()
+    assert series.count() == 16
+    titles.nth(2).focus()
+    page.keyboard.press("Shift+Enter")
+    assert set(series.evaluate_all("e => e.map(s => s.dataset.series)")) == {"instances=3"}
+    assert series.count() == 4
+    titles.nth(2).dblclick()
+    assert series.count() == 20
+
+
 def test_a_head_sorts_and_all_latencies_share_a_unit(page):
     table = page.locator("table").filter(visible=True).first
     heads = [text.split() for text in table.locator("th").all_inner_texts()]

@@ -250,20 +250,15 @@ class _Picture:
         """Draw the two panels of the given configurations."""
         parts: list[Shape] = []
         if titled:
-            role = SERIES_ROLES[self.roles[group[0].name] % len(SERIES_ROLES)]
-            parts.append(shape("rect", x=x, y=y + 3, width=10, height=10, rx=2, **ink(role)))
-            lines = _title_lines(group[0].name, width)
-            parts += [
-                text(
-                    x + 16,
-                    y + 12 + 15 * at,
-                    shortened(line, width - 24, 12, bold=True),
-                    12,
-                    "fg",
-                    bold=True,
-                )
-                for at, line in enumerate(lines)
-            ]
+            at = self.roles[group[0].name] % len(SERIES_ROLES)
+            title = [
+                shape("rect", x=x - 4, y=y - 2, width=width, height=self.titles, rx=4, fill="transparent"),
+                _marker(at, x + 5, y + 8, SERIES_ROLES[at], hollow=False),
+            ]  # fmt: skip
+            for row, words in enumerate(_title_lines(group[0].name, width)):
+                line = shortened(words, width - 24, 12, bold=True)
+                title.append(text(x + 16, y + 12 + 15 * row, line, 12, "fg", bold=True))
+            parts.append(shape("g", *title, class_="nbt-legend", data_series=group[0].name))
             y += self.titles
         for latency, height in zip((False, True), tall, strict=True):
             top = y + _CAPTION
@@ -408,7 +403,9 @@ class _Picture:
                     data_point=one.key(point),
                 )
             )  # fmt: skip
-        return shape("g", line, *marks, class_="nbt-series", data_series=one.label)
+        # The title of panels of their own is the legend of a measurement and its prediction alike.
+        series = one.name if self.titles else one.label
+        return shape("g", line, *marks, class_="nbt-series", data_series=series)
 
     def scatter(self, panel: _Panel, one: Series, across: tuple[str, str]) -> Shape:
         """Draw the points of a search, each at its throughput or what it is."""
