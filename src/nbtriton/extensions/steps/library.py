@@ -223,7 +223,7 @@ class Steps(Mapping[str, Step]):
             lines = "".join(f"<br><code>{escape(line)}</code>" for line in one.lines)
             rows.append(
                 f"<tr><td style='text-align:left'><b>{name}</b>: {escape(one.sentence)}{lines}</td>"
-                f"<td style='text-align:left;white-space:nowrap'>{_pictures(name)}</td></tr>"
+                f"<td style='text-align:left'>{_pictures(name)}</td></tr>"
             )
         return f"<table>{''.join(rows)}</table>"
 

@@ -89,7 +89,7 @@ def _help(before: Callable[[Any], str | None] | None, asked: Any) -> str | None:
     """Return the help of ``%triton_step?`` for a page, with pictures; of others what was there before."""
     if getattr(asked.obj, "__func__", None) is StepMagics.triton_step:
         help_text, _, _ = (asked.obj.__doc__ or "").partition("\nThe steps:")
-        return f"<pre>{escape(help_text)}</pre>\n\n{STEPS._repr_html_()}"
+        return f"<pre>{escape(help_text.removeprefix('::'))}</pre>\n\n{STEPS._repr_html_()}"
     return None if before is None else before(asked)
 
 
