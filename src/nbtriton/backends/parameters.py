@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nbtriton.common.errors import ConfigError, InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.model.config import ModelConfig
 
 _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
@@ -13,30 +13,6 @@ _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
 def text_parameter(config: ModelConfig, key: str) -> str | None:
     """Return the text of a parameter; None if it is not set."""
     return config.parameters[key].string_value if key in config.parameters else None
-
-
-def numbers_parameter(config: ModelConfig, key: str, hint: str) -> dict[str, float]:
-    """Return the numbers of a parameter ``NAME=NUMBER,…``, none below 0; empty if it is not set.
-
-    Raises
-    ------
-    ConfigError
-        It has another form; with the hint.
-    """
-    numbers: dict[str, float] = {}
-    for part in filter(None, (text_parameter(config, key) or "").split(",")):
-        name, _, number = part.partition("=")
-        try:
-            numbers[name.strip()] = float(number)
-        except ValueError:
-            number = "nan"
-        if not 0 <= float(number) < float("inf"):
-            raise ConfigError(
-                f"Incorrect value for {key} of model '{config.name}': '{part}'",
-                field=f"parameters.{key}",
-                hint=hint,
-            )
-    return numbers
 
 
 def integer_parameter(config: ModelConfig, key: str) -> int:

@@ -93,6 +93,32 @@ def check_isolation(value: str) -> None:
         )
 
 
+def numbers_parameter(config: ModelConfig, key: str, hint: str) -> dict[str, float]:
+    """Return the numbers of a parameter ``NAME=NUMBER,…``, none below 0; empty if it is not set.
+
+    Raises
+    ------
+    ConfigError
+        It has another form; with the hint.
+    """
+    numbers: dict[str, float] = {}
+    for part in filter(
+        None, config.parameters[key].string_value.split(",") if key in config.parameters else ()
+    ):
+        name, _, number = part.partition("=")
+        try:
+            numbers[name.strip()] = float(number)
+        except ValueError:
+            number = "nan"
+        if not 0 <= float(number) < float("inf"):
+            raise ConfigError(
+                f"Incorrect value for {key} of model '{config.name}': '{part}'",
+                field=f"parameters.{key}",
+                hint=hint,
+            )
+    return numbers
+
+
 def _isolations(value: str) -> tuple[str, ...]:
     """Return the allowed words; those of other packages are only looked for where they matter."""
     return (

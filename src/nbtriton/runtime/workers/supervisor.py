@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nbtriton.backends.parameters import numbers_parameter
 from nbtriton.common.errors import ConfigError, nearest
-from nbtriton.model.config import INSTANCE_RESTARTS, ModelConfig
+from nbtriton.model.config import INSTANCE_RESTARTS, ModelConfig, numbers_parameter
 
 _S: Final = 1_000_000_000
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nbtriton.backends.base import Placement
 from nbtriton.runtime.workers.supervisor import NEVER_LOST, RestartState
+
+if TYPE_CHECKING:  # backends import NumPy, which the lessons in a browser do without
+    from nbtriton.backends.base import Placement
 
 
 class BatchRecord(NamedTuple):
