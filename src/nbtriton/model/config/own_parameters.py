@@ -100,6 +100,15 @@ def numbers_parameter(config: ModelConfig, key: str, hint: str) -> dict[str, flo
     ------
     ConfigError
         It has another form; with the hint.
+
+    Examples
+    --------
+    >>> from nbtriton.model.config import INSTANCE_RESTARTS, parse_pbtxt
+    >>> config = parse_pbtxt(
+    ...     'parameters { key: "INSTANCE_RESTARTS" value { string_value: "number=3,pause_s=1" } }'
+    ... )
+    >>> numbers_parameter(config, INSTANCE_RESTARTS, hint="")
+    {'number': 3.0, 'pause_s': 1.0}
     """
     numbers: dict[str, float] = {}
     for part in filter(
