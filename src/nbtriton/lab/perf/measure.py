@@ -461,11 +461,13 @@ def _missed_rate(
     varies : bool
         The number that is due varies by chance, as that of a poisson schedule.
     """
+    if mode not in ("request_rate", "intervals"):
+        return ""
     shortest_s = _shortest_s(verdict)
     # Of a number of requests, the window begins with the first: none can have ended before that.
     before_s = shortest_s if verdict.outcome == "not judged" else 0.0
     due = value * (measured.window_s - before_s)
-    if mode not in ("request_rate", "intervals") or due <= 0:
+    if due <= 0:
         return ""
     ended = measured.request_count + measured.error_count
     if ended >= _REACHED * due - (3 * math.sqrt(due) if varies else _EDGES):
