@@ -11,8 +11,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.chained import ChainedSteps
 from nbtriton.lab.perf.remote import remote_server
+from nbtriton.lab.perf.run import ChainedSteps
 from tests.simulate.profiles import profile
 
 TENSOR = "data_type: TYPE_FP32 dims: 4"

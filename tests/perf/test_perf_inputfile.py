@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nbtriton.common.errors import NotFoundError, TritonError
-from nbtriton.lab.perf.inputfile import read_input_file
+from nbtriton.lab.perf.data import read_input_file
 from nbtriton.model.config import normalize, parse_pbtxt
 
 CONFIG = normalize(

@@ -5,8 +5,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, NotFoundError
-from nbtriton.lab.perf.placement import device_of, placement_list
-from nbtriton.lab.perf.sweep import with_options
+from nbtriton.lab.perf.sweep import device_of, placement_list, with_options
 from nbtriton.model.config import enum_name, normalize, parse_pbtxt
 
 TENSORS = (

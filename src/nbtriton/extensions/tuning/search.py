@@ -22,7 +22,7 @@ from nbtriton.lab.perf.windows import STABLE_WINDOWS, StabilityRule
 from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import DeviceUse
-from nbtriton.model.config import ModelConfig, normalize
+from nbtriton.model.config import ModelConfig, normalize, validate
 
 # The last is for placements, which have a cost.
 OBJECTIVES = ("throughput", "latency", "instances", "memory", "cost")
@@ -342,7 +342,8 @@ class Search:
         options, goal = self._options(key), self._goal
         try:
             target = self._plan.target_of(options)
-            self._plan.check_configs(target)
+            for config in target.values():
+                validate(config)
             # As a real load does: a new batcher uses its preferred sizes only after its first request.
             configs = {name: normalize(config, name=name) for name, config in target.items()}
         except TritonError:

@@ -1,18 +1,31 @@
-"""Request data: generated once (PA30 to PA33), or the user's arrays cut to the batch size."""
+"""Request data: generated once (PA30 to PA33), the user's arrays cut to the batch size, or perf_analyzer's input data (PA34)."""
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from nbtriton.common.errors import InvalidArgumentError, nearest
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
 from nbtriton.common.packages import needed
 from nbtriton.lab.perf.settings import STRING_LENGTH, Inputs
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs
-from nbtriton.model.tensors import Array, as_array, gather, numpy_dtype, shape_of, to_torch
+from nbtriton.model.tensors import (
+    Array,
+    as_array,
+    deserialize_bytes,
+    gather,
+    numpy_dtype,
+    shape_of,
+    to_torch,
+)
 
 InputData = Literal["random", "zero"]
 Request = Mapping[str, Array]
@@ -56,12 +69,7 @@ def generate(
     """
     specs = input_specs(config)
     shapes = shapes or {}
-    for name in shapes:
-        if name not in specs:
-            raise InvalidArgumentError(
-                f"input '{name}' is not an input of model '{config.name}'",
-                hint=nearest(name, specs),
-            )
+    _check_names(shapes, specs, config)
     check_batch_size(config, batch_size)
     leading = (batch_size,) if config.max_batch_size > 0 else ()
     random = np.random.default_rng(seed)
@@ -107,12 +115,7 @@ def requests_from(
     specs = input_specs(config)
     requests: list[dict[str, Array]] = []
     for given in listed:
-        unknown = next((name for name in given if name not in specs), None)
-        if unknown is not None:
-            raise InvalidArgumentError(
-                f"input '{unknown}' is not an input of model '{config.name}'",
-                hint=nearest(unknown, specs),
-            )
+        _check_names(given, specs, config)
         requests.append(
             {
                 name: as_array(value, specs[name].datatype, name=name)
@@ -153,6 +156,17 @@ def requests_from(
         {name: _cut(array, start, batch_size, total) for name, array in pool.items()} | values
         for start in range(0, max(1, total // batch_size) * batch_size, batch_size)
     ), batch_size
+
+
+def _check_names(
+    names: Iterable[str], specs: Mapping[str, TensorSpec], config: ModelConfig
+) -> None:
+    for name in names:
+        if name not in specs:
+            raise InvalidArgumentError(
+                f"input '{name}' is not an input of model '{config.name}'",
+                hint=nearest(name, specs),
+            )
 
 
 def _listed(inputs: object) -> Sequence[Mapping[str, object]]:
@@ -230,3 +244,233 @@ def _strings(
         else:
             flat[index] = _ALPHABET[random.integers(0, len(_ALPHABET), length)].tobytes()
     return array
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """perf_analyzer's input data: streams of steps, each a request without the batch dimension.
+
+    Attributes
+    ----------
+    streams : sequence of sequences of mappings
+    notes : tuple of str
+        Unused parts of the file.
+    """
+
+    streams: Sequence[Sequence[Request]]
+    notes: tuple[str, ...] = ()
+
+    def requests(self, *, batches: bool, batch_size: int) -> tuple[Request, ...]:
+        """Return the steps of all streams in turn, as requests of `batch_size` rows.
+
+        As in perf_analyzer a batch consists of consecutive steps, continuing with the first one after the
+        last.
+        """
+        steps = [step for stream in self.streams for step in stream]
+        if not batches:
+            return tuple(steps)
+        total = len(steps)
+        rounds = total // math.gcd(total, batch_size)
+        return tuple(
+            _batch([steps[(start * batch_size + i) % total] for i in range(batch_size)])
+            for start in range(rounds)
+        )
+
+    def sequences(self, *, batches: bool) -> Sequence[Sequence[Request]]:
+        """Return the streams with the batch dimension, which is 1 for a sequence."""
+        if not batches:
+            return self.streams
+        return [[_batch([step]) for step in stream] for stream in self.streams]
+
+
+def read_input_file(
+    path: str | Path, config: ModelConfig, shapes: Mapping[str, Sequence[int]] | None = None
+) -> InputFile:
+    """Read a JSON file, or a directory with a file for each input.
+
+    Parameters
+    ----------
+    path : path
+        JSON: ``{"data": [{"IN": [1.0, 2.0]}, …]}``; a step is a mapping of inputs to flat lists,
+        ``{"b64": …}``, or ``{"content": …, "shape": […]}``, and a list of steps is a stream.
+        A directory: little-endian bytes, or lines of text for BYTES, for one request.
+    config : ModelConfig
+        Normalised.
+    shapes : mapping, optional
+        Dimensions of inputs with variable ones.
+
+    Raises
+    ------
+    InvalidArgumentError
+        With perf_analyzer's text where it has one.
+    NotFoundError
+        The file does not exist.
+    """
+    file = Path(path).expanduser()
+    specs = input_specs(config)
+    dims = {
+        name: tuple(int(d) for d in (shapes or {}).get(name, spec.dims))
+        for name, spec in specs.items()
+    }
+    if file.is_dir():
+        return InputFile([[_from_directory(file, specs, dims)]])
+    try:
+        document = json.loads(file.read_bytes())
+    except OSError as error:
+        raise NotFoundError(
+            f"no input data '{path}': {error.strerror}",
+            hint="give 'random', 'zero', a JSON file, or a directory with a file for each input",
+        ) from None
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"failed to parse the specified json file for reading provided data: {error}"
+        ) from None
+    data = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(data, list) or not data:
+        raise InvalidArgumentError(
+            "The json file doesn't contain data field",
+            hint='write {"data": [{"INPUT": [1.0, 2.0]}]}',
+        )
+    streams = data if all(isinstance(each, list) for each in data) else [data]
+    read = [
+        [_step(step, specs, dims, stream, number) for number, step in enumerate(steps)]
+        for stream, steps in enumerate(streams)
+    ]
+    if not all(read):
+        raise InvalidArgumentError(f"stream {[bool(s) for s in read].index(False)} has no steps")
+    unused = sorted(document.keys() - {"data"})
+    return InputFile(read, tuple(f"'{key}' of {file.name} is not used" for key in unused))
+
+
+def _from_directory(
+    directory: Path, specs: Mapping[str, TensorSpec], dims: Mapping[str, tuple[int, ...]]
+) -> Request:
+    inputs: dict[str, Any] = {}
+    for name, spec in specs.items():
+        file = directory / name
+        if not file.is_file():
+            if spec.optional:
+                continue
+            raise NotFoundError(f"the directory '{directory}' has no file '{name}'")
+        content = file.read_bytes()
+        if spec.datatype == "BYTES":
+            value: Any = np.array(content.splitlines(), object)
+        else:
+            value = _from_bytes(name, spec, content, dims[name])
+        inputs[name] = _shaped(name, spec, value, dims[name])
+    return inputs
+
+
+def _step(
+    step: object,
+    specs: Mapping[str, TensorSpec],
+    dims: Mapping[str, tuple[int, ...]],
+    stream: int,
+    number: int,
+) -> Request:
+    place = f"( Location stream id: {stream}, step id: {number})"
+    if not isinstance(step, dict):
+        raise InvalidArgumentError(f"a step is a mapping of inputs to data {place}")
+    for name in step:
+        if name not in specs:
+            raise InvalidArgumentError(
+                f"'{name}' is not an input of the model {place}", hint=nearest(name, specs)
+            )
+    inputs: dict[str, Any] = {}
+    for name, spec in specs.items():
+        if name not in step:
+            if spec.optional:
+                continue
+            raise InvalidArgumentError(f"missing tensor {name} {place}")
+        content, shape = step[name], dims[name]
+        if isinstance(content, dict) and "b64" not in content:
+            if "content" not in content:
+                raise InvalidArgumentError(f"missing content field. {place}")
+            if "shape" in content:
+                shape = tuple(int(d) for d in content["shape"])
+            content = content["content"]
+        if isinstance(content, dict):
+            value = _from_bytes(name, spec, _decoded(content.get("b64"), place), shape)
+        else:
+            value = _from_list(name, spec, content, place)
+        inputs[name] = _shaped(name, spec, value, shape)
+    return inputs
+
+
+def _from_list(name: str, spec: TensorSpec, content: object, place: str) -> Any:
+    """Return a flat array; a list may be nested, unlike in perf_analyzer."""
+    values = _flat(content if isinstance(content, list) else [content])
+    if spec.datatype == "BYTES":
+        values = [_decoded(v["b64"], place) if isinstance(v, dict) else v for v in values]
+    try:
+        return as_array(values, spec.datatype, name=name)
+    except TritonError as error:
+        raise InvalidArgumentError(f"{error.message} {place}", hint=error.hint) from None
+
+
+def _flat(content: list[Any]) -> list[Any]:
+    return [
+        value for item in content for value in (_flat(item) if isinstance(item, list) else [item])
+    ]
+
+
+def _decoded(text: object, place: str) -> bytes:
+    try:
+        return base64.b64decode(str(text), validate=True)
+    except ValueError:
+        raise InvalidArgumentError(f"the b64 data cannot be decoded {place}") from None
+
+
+def _from_bytes(name: str, spec: TensorSpec, content: bytes, shape: tuple[int, ...]) -> Any:
+    if spec.datatype == "BYTES":
+        try:
+            return deserialize_bytes(content)
+        except TritonError:
+            # A single element, without the protocol's length prefix.
+            return np.array([content], object)
+    # numpy has no bfloat16; any two-byte type holds its bytes.
+    dtype = np.dtype(np.uint16 if spec.datatype == "BF16" else numpy_dtype(spec.datatype))
+    if len(content) % dtype.itemsize:
+        _mismatch(name, math.prod(shape) * dtype.itemsize, len(content))
+    array = np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
+    if spec.datatype == "BF16":
+        with needed("a BF16 tensor"):
+            import torch
+
+        return torch.from_numpy(array).view(torch.bfloat16)
+    return array
+
+
+def _shaped(name: str, spec: TensorSpec, value: Any, shape: tuple[int, ...]) -> Any:
+    if any(d < 0 for d in shape):
+        raise InvalidArgumentError(
+            f"input {name} contains dynamic shape, provide shapes to send along with the request",
+            hint=f'"{name}": {{"content": […], "shape": […]}} in the file, or a shape option',
+        )
+    expected, found = math.prod(shape), math.prod(value.shape)
+    if expected != found:
+        if spec.datatype == "BYTES":
+            raise InvalidArgumentError(
+                f"mismatch in the data provided for {name}. Expected: {expected} strings, "
+                f"Got: {found} strings"
+            )
+        size = value.dtype.itemsize
+        _mismatch(name, expected * size, found * size)
+    return value.reshape(shape)
+
+
+def _mismatch(name: str, expected: int, found: int) -> None:
+    raise InvalidArgumentError(
+        f"mismatch in the data provided for {name}. Expected: {expected} bytes, Got: {found} bytes"
+    )
+
+
+def _batch(steps: Sequence[Request]) -> Request:
+    """Return steps as the rows of one request."""
+    shapes = [{name: shape_of(array) for name, array in step.items()} for step in steps]
+    if any(each != shapes[0] for each in shapes):
+        raise InvalidArgumentError(
+            "steps of the input data have different shapes, so they cannot be one batch",
+            hint="measure with batch size 1",
+        )
+    return {name: gather([step[name][None] for step in steps]) for name in steps[0]}

@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.drawing.numbers import measure
 from nbtriton.lab.perf.breakdown import ServerBreakdown
-from nbtriton.lab.perf.placement import show_placement
-from nbtriton.lab.perf.sweep import Configuration, Configurator, SweepPlan, model_tree
+from nbtriton.lab.perf.sweep import (
+    Configuration,
+    Configurator,
+    SweepPlan,
+    model_tree,
+    show_placement,
+)
 from nbtriton.lab.perf.windows import Outcome, StreamSummary
 from nbtriton.model.config import ModelConfig, format_pbtxt
 from nbtriton.options.reading import quoted

@@ -114,8 +114,7 @@ def workloads(
     InvalidArgumentError
         Data that does not fit the model, or too large a batch; before any load.
     """
-    from nbtriton.lab.perf.data import check_batch_size, requests_from  # NumPy
-    from nbtriton.lab.perf.inputfile import read_input_file
+    from nbtriton.lab.perf.data import check_batch_size, read_input_file, requests_from  # NumPy
 
     file = None
     if data.inputs is None and data.input_data not in _GENERATED:

@@ -7,17 +7,19 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.backends.devices.device_set import DeviceSet
 from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.common import __version__
+from nbtriton.common.closing import Closing
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.chained import ChainedSteps
 from nbtriton.lab.perf.conditions import Condition, InterpreterWaits, SweptModels, Usage, observed
+from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.loads import Concurrency, LevelPlan, PeriodicConcurrency, level_values
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.measure import Level, WindowPlan, measure_level
@@ -25,7 +27,7 @@ from nbtriton.lab.perf.options import PerfOptions, Protocol
 from nbtriton.lab.perf.point import PerfPoint, PointSource, describe
 from nbtriton.lab.perf.prepare import Data, Workload, check_streaming, sequence_plan, workloads
 from nbtriton.lab.perf.progress import LevelProgress
-from nbtriton.lab.perf.remote import RemoteServer, Target, remote_server
+from nbtriton.lab.perf.remote import Pending, RemoteServer, Target, remote_server
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.session import Measure, Session
 from nbtriton.lab.perf.sweep import (
@@ -36,16 +38,18 @@ from nbtriton.lab.perf.sweep import (
     model_tree,
 )
 from nbtriton.lab.perf.traffic import SequencePlan
-from nbtriton.model.config import enum_name, stand_in_reason
+from nbtriton.model.config import ModelConfig, enum_name, is_ensemble, stand_in_reason
+from nbtriton.options.blocks import CallOptions
 from nbtriton.runtime.workers.resources import usable_cores
 from nbtriton.serving.clients.base import NO_STREAMS
 
 if TYPE_CHECKING:
-    from nbtriton.model.config import ModelConfig
     from nbtriton.serving.server import Server
 
 # Addresses at which an endpoint also answers on the loopback address.
 _LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
+# Requests in flight to the steps of an ensemble, each with a thread, as a program without an ensemble has them.
+_MOST_CHAINED = 256
 
 
 def run(options: PerfOptions) -> PerfReport:
@@ -383,3 +387,85 @@ def environment_of(target: Target, others: Others | None = None) -> Mapping[str,
     if others is not None and (cores := others.cores) is not None:
         environment["other_programs_cores"] = round(cores, 2)
     return environment
+
+
+class ChainedSteps(Closing):
+    """A target that asks for the steps of an ensemble one after the other, and never for the ensemble.
+
+    Parameters
+    ----------
+    target : Server or RemoteServer
+        It has the ensemble and its composing models.
+    model : str
+        The ensemble.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The model is no ensemble.
+    """
+
+    def __init__(self, target: Target, model: str) -> None:
+        self.config = target.config
+        self.statistics = target.statistics
+        self.devices = getattr(target, "devices", ())
+        config = target.config(model)
+        if not is_ensemble(config):
+            raise InvalidArgumentError(
+                f"model '{model}' is no ensemble: there are no steps for a client to chain",
+                hint="chained=[False, True] compares an ensemble with its steps",
+            )
+        self._outputs = [output.name for output in config.output]
+        self._steps = _in_order(config)
+        self._ask = target.ask if isinstance(target, RemoteServer) else target.infer
+        self._threads = ThreadPoolExecutor(_MOST_CHAINED, "nbtriton-chained")
+
+    def close(self) -> None:
+        """Join the threads."""
+        self._threads.shutdown()
+
+    def infer(
+        self, _name: str, inputs: Request, /, **options: Unpack[CallOptions]
+    ) -> Mapping[str, Any]:
+        """Ask for each step when its inputs are there; return the ensemble's outputs."""
+        each: dict[str, Any] = {**options}
+        for of_the_ensemble in ("outputs", "version"):
+            each.pop(of_the_ensemble, None)
+        tensors = dict(inputs)
+        for model, version, taken, given in self._steps:
+            asked = {name: tensors[tensor] for name, tensor in taken.items() if tensor in tensors}
+            answer: Any = self._ask(model, asked, version=version, **each)
+            tensors |= {tensor: answer[name] for name, tensor in given.items()}
+        return {name: tensors[name] for name in self._outputs}
+
+    def submit(
+        self,
+        name: str,
+        inputs: Request,
+        /,
+        *,
+        on_response: Callable[[Any, bool], None] | None = None,  # noqa: ARG002 - refused before
+        **options: Unpack[CallOptions],
+    ) -> Pending:
+        """Do so on a thread."""
+        return self._threads.submit(self.infer, name, inputs, **options)
+
+
+_Step = tuple[str, int, Mapping[str, str], Mapping[str, str]]
+
+
+def _in_order(config: ModelConfig) -> list[_Step]:
+    """Return model, version, inputs and outputs of the steps, each after those whose tensors it takes."""
+    waiting = [
+        (step.model_name, int(step.model_version), dict(step.input_map), dict(step.output_map))
+        for step in config.ensemble_scheduling.step
+    ]
+    made = {tensor for step in waiting for tensor in step[3].values()}
+    ordered: list[_Step] = []
+    while waiting:
+        # A loaded ensemble has no cycle.
+        step = next(one for one in waiting if made.isdisjoint(one[2].values()))
+        waiting.remove(step)
+        made -= set(step[3].values())
+        ordered.append(step)
+    return ordered

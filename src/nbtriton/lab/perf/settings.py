@@ -33,8 +33,8 @@ from nbtriton.options.reading import (
 from nbtriton.options.table import Option, table_of
 
 if TYPE_CHECKING:
-    from nbtriton.lab.perf.placement import Placement
     from nbtriton.lab.perf.recording import Recording
+    from nbtriton.lab.perf.sweep import Placement
 
 
 def _each(accepts: Any) -> Any:
