@@ -14,7 +14,7 @@ pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
-from nbtriton.lab.perf.remote import SharedMemory
+from nbtriton.lab.perf.remote import RemoteServer
 from nbtriton.model.tensors import deserialize_bytes
 from nbtriton.serving.clients.grpc import GrpcClient
 from nbtriton.serving.clients.http import HttpClient
@@ -48,13 +48,14 @@ def test_the_server_reads_and_writes_the_regions(server, protocol):
     (served,) = server.endpoints
     kind = HttpClient if protocol == "http" else GrpcClient
     request = {"IN": X, "TEXT": np.array([[b"a"], [b"bcd"]], object)}
-    with kind(f"127.0.0.1:{getattr(served, f'{protocol}_port')}") as client:
-        memory = SharedMemory(client, server.config("both"), [request], rows=2, output_bytes=100)
-        sent = client.encode("both", memory.inputs(request), outputs=memory.outputs)
-        client.send(sent)
-        (region,) = {tensor.region for tensor in memory.outputs.values()}
+    address = f"127.0.0.1:{getattr(served, f'{protocol}_port')}"
+    with kind(address) as client, RemoteServer(kind(address)) as remote:
+        remote.share(server.config("both"), [request], rows=2, output_bytes=100)
+        remote.infer("both", request)
+        ((_, inputs),), outputs = remote._shared.values(), remote._outputs
+        (region,) = {tensor.region for tensor in outputs.values()}
         content = Path(f"/dev/shm/nbtriton-pool-{region}").read_bytes()
-        out, twice = memory.outputs["OUT"], memory.outputs["TWICE"]
+        out, twice = outputs["OUT"], outputs["TWICE"]
         found = np.frombuffer(content[out.offset :][: out.byte_size], np.float32)
         assert found.tolist() == (X * 2).reshape(-1).tolist()
         assert twice.byte_size == 200
@@ -62,10 +63,9 @@ def test_the_server_reads_and_writes_the_regions(server, protocol):
         size = 2 * 4 + len(b"aa") + len(b"bcdbcd")
         text = deserialize_bytes(content[twice.offset :][:size])
         assert text.tolist() == [b"aa", b"bcdbcd"]
-        memory.close()
-        memory.close()
+        remote.close()
         with pytest.raises(TritonError, match="Unable to find"):
-            client.send(sent)
+            client.send(client.encode("both", inputs, outputs=outputs))
     assert not left()
 
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, Unpack
 
 from nbtriton.common.closing import Closing
 from nbtriton.lab.perf.data import Request
-from nbtriton.lab.perf.traffic import OUTPUT_BYTES
 from nbtriton.model.config import ModelConfig, TensorSpec, output_specs
 from nbtriton.model.tensors import numpy_dtype
 from nbtriton.options.blocks import CallOptions
@@ -47,72 +46,6 @@ class Target(Protocol):
     ) -> Pending: ...
 
 
-class SharedMemory(Closing):
-    """The memory of one measurement; `close` unregisters it.
-
-    Parameters
-    ----------
-    client : Client
-        Of a server on this machine.
-    config : ModelConfig
-    requests : iterable of mapping
-        All requests of the measurement.
-    rows : int
-        Rows of the largest request.
-    output_bytes : int
-        Bytes per row for an output of unknown size.
-
-    Raises
-    ------
-    UnsupportedError
-        This machine has no shared memory in files.
-    TritonError
-        The server refuses it, as one on another machine does.
-    """
-
-    def __init__(
-        self,
-        client: Client[Any],
-        config: ModelConfig,
-        requests: Iterable[Request],
-        *,
-        rows: int,
-        output_bytes: int = OUTPUT_BYTES,
-    ) -> None:
-        # By its identity, which is kept alive with it.
-        distinct = {id(request): request for request in requests}
-        rooms = {
-            name: _output_size(spec, max(1, rows), output_bytes)
-            for name, spec in output_specs(config).items()
-        }
-        sizes = [byte_size_of(value) for request in distinct.values() for value in request.values()]
-        total = sum(size + ALIGNED for size in (*sizes, *rooms.values()))
-        self._pool = SharedMemoryPool("perf", bytes=max(1, total))
-        try:
-            self._inputs = {
-                key: (
-                    request,
-                    {name: self._pool.put(value).tensor for name, value in request.items()},
-                )
-                for key, request in distinct.items()
-            }
-            self.outputs: dict[str, SharedTensor] = {
-                name: self._pool.allocate(size).tensor for name, size in rooms.items()
-            }
-            self._pool.register(client)
-        except BaseException:
-            self.close()
-            raise
-
-    def inputs(self, request: Request) -> Mapping[str, SharedTensor]:
-        """Return the shared tensors of a request."""
-        return self._inputs[id(request)][1]
-
-    def close(self) -> None:
-        """Unregister and free the memory; may be called twice."""
-        self._pool.close()
-
-
 def _output_size(spec: TensorSpec, rows: int, output_bytes: int) -> int:
     if spec.datatype == "BYTES" or min(spec.dims, default=0) < 0:
         return output_bytes * rows
@@ -136,25 +69,56 @@ class RemoteServer(Closing):
         self.describe = client.describe
         self._client = client
         # A load sends few objects repeatedly; each is cached with its encoded form.
-        self._memory: SharedMemory | None = None
+        self._pool: SharedMemoryPool | None = None
+        self._shared: dict[int, tuple[Request, Mapping[str, SharedTensor]]] = {}
+        self._outputs: dict[str, SharedTensor] = {}
         self._encoded: dict[tuple[str, int, tuple[str, ...], int], tuple[Request, Any]] = {}
 
     def close(self) -> None:
-        """Release shared memory, and close the connections."""
-        memory, self._memory = self._memory, None
+        """Unregister and free shared memory, and close the connections."""
         try:
-            if memory is not None:
-                memory.close()
+            if self._pool is not None:
+                self._pool.close()
         finally:
             self._client.close()
 
     def share(
         self, config: ModelConfig, requests: Iterable[Request], *, rows: int, output_bytes: int
     ) -> None:
-        """Put the tensors of these requests and of their responses into shared memory."""
-        self._memory = SharedMemory(
-            self._client, config, requests, rows=rows, output_bytes=output_bytes
-        )
+        """Put the tensors of these requests and of their responses into shared memory.
+
+        Parameters
+        ----------
+        config : ModelConfig
+        requests : iterable of mapping
+            All requests of the measurement.
+        rows : int
+            Rows of the largest request.
+        output_bytes : int
+            Bytes per row for an output of unknown size.
+
+        Raises
+        ------
+        UnsupportedError
+            This machine has no shared memory in files.
+        TritonError
+            The server refuses it, as one on another machine does.
+        """
+        # By its identity, which is kept alive with it.
+        distinct = {id(request): request for request in requests}
+        rooms = {
+            name: _output_size(spec, max(1, rows), output_bytes)
+            for name, spec in output_specs(config).items()
+        }
+        sizes = [byte_size_of(value) for request in distinct.values() for value in request.values()]
+        total = sum(size + ALIGNED for size in (*sizes, *rooms.values()))
+        pool = self._pool = SharedMemoryPool("perf", bytes=max(1, total))
+        self._shared = {
+            key: (request, {name: pool.put(value).tensor for name, value in request.items()})
+            for key, request in distinct.items()
+        }
+        self._outputs = {name: pool.allocate(size).tensor for name, size in rooms.items()}
+        pool.register(self._client)
 
     def infer(self, name: str, inputs: Request, /, **options: Unpack[CallOptions]) -> None:
         """Send one request and wait for its response; raise its error."""
@@ -190,11 +154,10 @@ class RemoteServer(Closing):
         key = (name, version, outputs, id(inputs))
         cached = self._encoded.get(key)
         if cached is None:
-            memory = self._memory
             encoded = (
                 self._client.encode(name, inputs, version, outputs)
-                if memory is None
-                else self._client.encode(name, memory.inputs(inputs), version, memory.outputs)
+                if self._pool is None
+                else self._client.encode(name, self._shared[id(inputs)][1], version, self._outputs)
             )
             cached = self._encoded[key] = (inputs, encoded)
         request = cached[1]

@@ -19,9 +19,8 @@ from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.panels import curve_scenes
 from nbtriton.drawing.scene import Shape, fitting, to_svg
 from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, table_text
-from nbtriton.lab.perf import curves
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
-from nbtriton.lab.perf.curves import save_png, series_of, target_of
+from nbtriton.lab.perf.curves import plot, save_png, series_of, target_of
 from nbtriton.lab.perf.machine import disturbance
 from nbtriton.lab.perf.point import PerfPoint, option_text, row_of
 from nbtriton.lab.perf.windows import DRIFT
@@ -102,14 +101,8 @@ def finding_of(report: PerfReport) -> str:
     return curve_finding(series, target_of(report))
 
 
-def svg(report: PerfReport) -> str:
-    """Draw throughput and latency against load."""
-    return to_svg(_scenes(report)[-1])
-
-
 def _scenes(report: PerfReport) -> list[Shape]:
-    series, target_ms = series_of(report), target_of(report)
-    return curve_scenes(series, title=report.model, target_ms=target_ms)
+    return curve_scenes(series_of(report), title=report.model, target_ms=target_of(report))
 
 
 def text(report: PerfReport) -> str:
@@ -137,30 +130,6 @@ def html(report: PerfReport) -> str:
         parts.append(notes_html(notes))
     parts.append("</div>")
     return "".join(parts)
-
-
-def _save(report: PerfReport, path: Path) -> None:
-    """Write the report in the format of the file name's ending."""
-    match path.suffix.lower():
-        case ".html":
-            page = living_page(f"{report.model}: performance", html(report))
-            path.write_text(page, encoding="utf-8")
-        case ".svg":
-            path.write_text(svg(report), encoding="utf-8")
-        case ".png":
-            save_png(series_of(report), path, title=report.model, target_ms=target_of(report))
-        case ".csv":
-            write_csv(report, path)
-        case ".json":
-            content = asdict(report)
-            for point in content["points"]:
-                del point["source"]
-            document = json.dumps(_plain(content), indent=1, ensure_ascii=False)
-            path.write_text(document, encoding="utf-8")
-        case other:
-            raise InvalidArgumentError(
-                f"cannot save a report as '{other}'", hint="known: .html, .svg, .png, .csv, .json"
-            )
 
 
 def write_csv(report: PerfReport, path: Path) -> None:
@@ -300,12 +269,7 @@ def _notes(report: PerfReport) -> list[str]:
                 "; longer windows (--measurement-interval) or more of them (--max-trials) may help"
             )
         notes.insert(0, words)
-    return [*notes, *report.notes, *filter(None, [disturbance_of(report.environment)])]
-
-
-def disturbance_of(environment: Mapping[str, Any]) -> str:
-    """Return what other programs did while it was measured; empty if little or unknown."""
-    return disturbance(environment.get("other_programs_cores"), environment.get("cpus") or 1)
+    return [*notes, *report.notes, *filter(None, [report.disturbance])]
 
 
 def _cells(report: PerfReport) -> dict[str, str]:
@@ -395,7 +359,8 @@ class PerfReport:
     @property
     def disturbance(self) -> str:
         """What other programs did while it was measured, in a sentence; empty if little or unknown."""
-        return disturbance_of(self.environment)
+        cores, cpus = (self.environment.get(name) for name in ("other_programs_cores", "cpus"))
+        return disturbance(cores, cpus or 1)
 
     def __repr__(self) -> str:
         return f"<PerfReport {self.headline}>"
@@ -472,9 +437,7 @@ class PerfReport:
         >>> type(report.plot()).__name__
         'PageFigure'
         """
-        return curves.plot(
-            curves.series_of(self), title=self.model, ax=ax, target_ms=curves.target_of(self)
-        )
+        return plot(series_of(self), title=self.model, ax=ax, target_ms=target_of(self))
 
     def to_csv(self, path: str | Path) -> None:
         """Write perf_analyzer's CSV columns (microseconds), with one file per composing model.
@@ -506,10 +469,31 @@ class PerfReport:
         >>> path.read_text()[:4]
         '<svg'
         """
-        _save(self, Path(path))
+        place = Path(path)
+        match place.suffix.lower():
+            case ".html":
+                page = living_page(f"{self.model}: performance", html(self))
+                place.write_text(page, encoding="utf-8")
+            case ".svg":
+                place.write_text(to_svg(_scenes(self)[-1]), encoding="utf-8")
+            case ".png":
+                save_png(series_of(self), place, title=self.model, target_ms=target_of(self))
+            case ".csv":
+                write_csv(self, place)
+            case ".json":
+                content = asdict(self)
+                for point in content["points"]:
+                    del point["source"]
+                document = json.dumps(_plain(content), indent=1, ensure_ascii=False)
+                place.write_text(document, encoding="utf-8")
+            case other:
+                raise InvalidArgumentError(
+                    f"cannot save a report as '{other}'",
+                    hint="known: .html, .svg, .png, .csv, .json",
+                )
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         bundle = {"text/plain": text(self), "text/html": html(self)}
         if any(point.request_count for point in self.points):
-            bundle["image/svg+xml"] = svg(self)
+            bundle["image/svg+xml"] = to_svg(_scenes(self)[-1])
         return bundle

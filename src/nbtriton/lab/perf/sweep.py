@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from nbtriton.common.checks import is_list
@@ -37,8 +37,6 @@ Placement = str | Mapping[str, str]
 
 PLACEMENTS = ("cpu", "models-on-gpu", "gpu")
 _DEVICE = re.compile(r"cpu|gpu(:\d+)?")
-# Backends with user code: the steps before and after a model, in published pipelines.
-_CODE = ("python",)
 # Options of the server, not of a model.
 SERVER_OPTIONS = ("rate_limit",)
 # What the client does: nothing is loaded for it.
@@ -95,39 +93,27 @@ def placement_list(given: Placement | Sequence[Placement]) -> list[Placement]:
     InvalidArgumentError
         An unknown name or device.
     """
-    listed = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
-    placements: list[Any] = list(given) if listed else [given]
+    placements: list[Any] = list(given) if is_list(given) else [given]
     for one in placements:
-        check_placement(one)
-    return placements
-
-
-def check_placement(placement: Placement) -> None:
-    """Refuse an invalid placement.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
-    if not isinstance(placement, str | Mapping):
-        raise InvalidArgumentError(
-            f"placement must be {', '.join(PLACEMENTS)}, gpu:N, a device for each model, or a list of them; "
-            f"found {placement!r}"
-        )
-    if isinstance(placement, str):
-        if placement not in PLACEMENTS and not _DEVICE.fullmatch(placement):
+        if isinstance(one, Mapping):
+            for model, device in one.items():
+                if not _DEVICE.fullmatch(str(device)):
+                    raise InvalidArgumentError(
+                        f"unknown device '{device}' of model '{model}': it is cpu, gpu or gpu:N",
+                        hint=nearest(str(device), ("cpu", "gpu")),
+                    )
+        elif not isinstance(one, str):
             raise InvalidArgumentError(
-                f"unknown placement '{placement}': it is {', '.join(PLACEMENTS)}, gpu:N for one GPU, or a "
+                f"placement must be {', '.join(PLACEMENTS)}, gpu:N, a device for each model, or a list of them; "
+                f"found {one!r}"
+            )
+        elif one not in PLACEMENTS and not _DEVICE.fullmatch(one):
+            raise InvalidArgumentError(
+                f"unknown placement '{one}': it is {', '.join(PLACEMENTS)}, gpu:N for one GPU, or a "
                 "device for each model",
-                hint=nearest(placement, PLACEMENTS),
+                hint=nearest(one, PLACEMENTS),
             )
-        return
-    for model, device in placement.items():
-        if not _DEVICE.fullmatch(str(device)):
-            raise InvalidArgumentError(
-                f"unknown device '{device}' of model '{model}': it is cpu, gpu or gpu:N",
-                hint=nearest(str(device), ("cpu", "gpu")),
-            )
+    return placements
 
 
 def device_of(placement: Placement, config: ModelConfig) -> str | None:
@@ -139,7 +125,7 @@ def device_of(placement: Placement, config: ModelConfig) -> str | None:
     if not isinstance(placement, str):
         return placement.get(config.name)
     if placement == "models-on-gpu":
-        return "cpu" if config.backend in _CODE else "gpu"
+        return "cpu" if config.backend == "python" else "gpu"
     return placement
 
 

@@ -19,10 +19,8 @@ from nbtriton.options.blocks import CallOptions
 if TYPE_CHECKING:
     from nbtriton.lab.perf.data import Request
 
-# perf_analyzer's defaults.
-LENGTH = 20
-OUTPUT_BYTES = 102_400
-NUM_OF_SEQUENCES = 4
+# As perf_analyzer has it.
+_LENGTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class SequencePlan:
     variation: float = 20.0
     first_id: int = 1
     end_id: int | None = None
-    num_of_sequences: int = NUM_OF_SEQUENCES
+    num_of_sequences: int = 4
     serial: bool = False
     as_text: bool = False
     iterative: bool = False
@@ -189,16 +187,14 @@ class SequenceData:
         return load.value if isinstance(load, Concurrency) else self.plan.num_of_sequences
 
 
+@dataclass(slots=True)
 class _Lane:
     """The live sequence of a lane."""
 
-    __slots__ = ("left", "number", "position", "stream")
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.stream: Sequence[Request] = ()
-        self.position = 0
-        self.left = 0
+    number: int = 0
+    stream: Sequence[Request] = ()
+    position: int = 0
+    left: int = 0
 
 
 class Sequences:
@@ -253,7 +249,7 @@ class Sequences:
         """Return the length by PA22: L + trunc(U(-1, 1) * v% * L), at least 1."""
         if self._given and self._plan.length is None:
             return len(stream)
-        length = self._plan.length or LENGTH
+        length = self._plan.length or _LENGTH
         offset = int(self._random.uniform(-1, 1) * self._plan.variation / 100 * length)
         return max(1, length + offset)
 
