@@ -21,9 +21,9 @@ from nbtriton.lab.perf.settings import DATA, LOAD, PERF
 from nbtriton.lab.simulate.prediction import _PLACE
 from nbtriton.lab.simulate.settings import PROFILE
 from nbtriton.magics import cli, magic_methods
-from nbtriton.options import Option, only
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
+from nbtriton.options.table import Option, only
 from nbtriton.serving.frontends import serve
 from nbtriton.serving.frontends.flags import flags_by_name
 from nbtriton.serving.settings import ENDPOINTS

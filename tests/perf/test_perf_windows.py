@@ -321,7 +321,6 @@ def test_PA8_merging_pools_latencies_and_adds_counts_and_durations(pools, errors
     assert merged.window_s == pytest.approx(len(pools))
     assert merged.latency.p99_us == percentile(pooled, 99) / 1000
     assert merged.latency.percentile_us == percentile(pooled, 42) / 1000
-    assert merged.stabilizing_us == percentile(pooled, 42) / 1000
     assert merged.latency.avg_us == pytest.approx(pooled.mean() / 1000)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.tuning.memory import InstanceMemory, measure_memory
-from nbtriton.extensions.tuning.search import Goal, Search
+from nbtriton.extensions.tuning.device_profiles import measure_memory
+from nbtriton.extensions.tuning.search import Goal, InstanceMemory, Search
 from nbtriton.lab.perf.progress import progress_line
 from nbtriton.lab.perf.sweep import SweepPlan, model_tree
 from nbtriton.lab.simulate.model_profile import Profile

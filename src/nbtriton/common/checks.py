@@ -88,6 +88,7 @@ DIRECTORY = Kind(PATH.accepts, "a directory")
 MAPPING = Kind(lambda value: isinstance(value, Mapping), "a mapping by name")
 CALL = Kind(callable, "a function")
 SERVER = Kind(lambda value: hasattr(value, "engine"), "a server, nt.Server() or nt.server()")
+PROFILE = Kind(lambda value: hasattr(value, "is_declared"), "a profile of nt.profile")
 SEED = Kind(lambda value: is_whole(value) and value >= 0, "a whole number from 0 on")
 
 

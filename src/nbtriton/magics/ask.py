@@ -1,4 +1,4 @@
-"""The magics that look: one request, the state of the server, the graph, the live view."""
+"""The magics that look: one request, the state of the server, the graph, events, reasons, the live view and the timeline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import (
@@ -22,12 +22,24 @@ from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonEr
 from nbtriton.common.packages import needed
 from nbtriton.drawing.numbers import count, counted, measure
 from nbtriton.drawing.table import Column, table_html, table_text
-from nbtriton.magics.common import evaluate, keep, keep_option, magic, parse, views
+from nbtriton.lab.explain.explanation import why
+from nbtriton.magics.common import (
+    evaluate,
+    keep,
+    keep_option,
+    magic,
+    parse,
+    profile_option,
+    read_profile,
+    say,
+    views,
+)
 from nbtriton.model.config import format_pbtxt
 from nbtriton.model.tensors import format_shape, numpy_dtype, shape_of
 from nbtriton.options.reading import name_list, quoted, unquoted
 from nbtriton.runtime.engine import InferenceResult, ModelSignature, ServerHistory
 from nbtriton.runtime.engine.diagnostics.interpreter import advice
+from nbtriton.runtime.engine.events import events
 from nbtriton.runtime.engine.shown import preview
 from nbtriton.runtime.engine.status import status, status_table
 from nbtriton.serving.server import server
@@ -52,7 +64,7 @@ def _sequence_id(text: str) -> int | str:
 
 @magics_class
 class AskMagics(Magics):
-    """``%triton_infer``, ``%triton_status``, ``%triton_dag``, ``%triton_watch``."""
+    """``%triton_infer``, ``_status``, ``_dag``, ``_watch``, ``_events``, ``_why`` and ``_timeline``."""
 
     @no_var_expand
     @output_can_be_silenced
@@ -115,7 +127,7 @@ class AskMagics(Magics):
             raise
         if isinstance(result, InferenceResult):
             for sentence in _undeclared_shapes(result, signature):
-                print(sentence)  # noqa: T201 - a cell's own output
+                say(sentence)
             if not line.rstrip().endswith(";"):
                 _show_steps(options.name, begun_ns)
         return keep(self.shell, options.out, result)
@@ -145,7 +157,7 @@ class AskMagics(Magics):
         if options.config:
             for name in dict.fromkeys(model.name for model in server().models()):
                 if options.name in (None, name):
-                    print(format_pbtxt(server().config(name)))  # noqa: T201 - a cell's own output
+                    say(format_pbtxt(server().config(name)))
         if options.live:
             with needed("a live view"):
                 from nbtriton.widgets.table import TableView
@@ -155,10 +167,10 @@ class AskMagics(Magics):
         for model in server().models():
             text = advice(model.name, model.interpreter)
             if text and options.name in (None, model.name):
-                print(text)  # noqa: T201 - a cell's own output
+                say(text)
         text = _counted_before(server().history(), options.name)
         if text:
-            print(text)  # noqa: T201 - a cell's own output
+            say(text)
         return status(server(), options.name)
 
     @magic()
@@ -202,6 +214,76 @@ class AskMagics(Magics):
         for name in options.names:
             check_known(name)
         return views.show(WatchView(server(), options.names))
+
+    @magic()
+    @argument("name", type=unquoted, nargs="?", default="", help="by default all models")
+    @argument(
+        "--by", choices=("event", "request", "batch"), default="event",
+        help="what a row is (by default an event)",
+    )  # fmt: skip
+    def triton_events(self, options: Namespace) -> Any:
+        """Return what happened to the last requests and batches, as a DataFrame.
+
+        The server's recorder keeps the last 512 of each model, through reloads and sweeps
+        (``%triton_server --recorder`` sets how many)::
+
+            %triton_events
+            frame = %triton_events double --by request
+        """
+        return events(server(), options.name, by=options.by)
+
+    @magic()
+    @argument("name", type=unquoted, help="a model or an ensemble")
+    @profile_option(
+        "a profile of %%triton_profile, or its file: predicts what the proposed change would bring"
+    )
+    def triton_why(self, options: Namespace) -> Any:
+        """Say why a model's batches have their sizes, and where its slowest requests spent their time.
+
+        It counts the reasons of the recent batches, compares the slowest 1% of the requests with
+        the median, names the bottleneck of an ensemble and proposes one change::
+
+            %triton_why double
+            explanation = %triton_why double
+        """
+        profile = read_profile(self.shell, options.profile) if options.profile else None
+        return why(server(), options.name, profile=profile)
+
+    @magic()
+    @argument("name", type=unquoted, help="a model or an ensemble")
+    @argument(
+        "--span-ms", type=float, metavar="MS",
+        help="how far back (by default as far as the newest 40 batches reach)",
+    )  # fmt: skip
+    @argument(
+        "--save", type=unquoted, metavar="FILE",
+        help="write it: .json is a trace of all that is recorded, for Perfetto; or .svg, .html, .txt",
+    )  # fmt: skip
+    @argument("--live", action="store_true", help="with the requests that come, until its stop()")
+    def triton_timeline(self, options: Namespace) -> Any:
+        """Draw requests and batches over time, per instance, with the reason why each batch left.
+
+        On a page it can be zoomed and moved with the mouse and the keyboard, and shows the times of
+        each request. Letters and colours give the reason: F full, D delay, I an idle instance, P
+        preferred size. A file for Perfetto (https://ui.perfetto.dev) has everything recorded::
+
+            %triton_timeline double
+            picture = %triton_timeline double --span-ms 50
+            stream = %triton_timeline double --live
+        """
+        with needed("a drawing"):
+            from nbtriton.widgets.calls import timeline
+            from nbtriton.widgets.timeline import live_timeline
+
+        if options.live:
+            if options.save is not None:
+                raise UsageError("--save writes what is recorded now: leave out --live")
+            stream = live_timeline(server(), options.name, span_ms=options.span_ms)
+            return views.show(stream)
+        view: Any = timeline(server(), options.name, span_ms=options.span_ms)
+        if options.save is not None:
+            view.save(options.save)
+        return view
 
 
 def _counted_before(history: ServerHistory, name: str | None) -> str:
@@ -351,7 +433,7 @@ def split_inputs(line: str) -> tuple[str, dict[str, str]]:
 _SHOWN_FIRST, _SHOWN_LAST = 15, 5
 
 
-class Responses(Sequence["InferenceResult"]):
+class Responses(list["InferenceResult"]):
     """The responses to one request; shows each with its time.
 
     Attributes
@@ -362,16 +444,8 @@ class Responses(Sequence["InferenceResult"]):
         True if the user stopped the stream; the request was then cancelled.
     """
 
-    def __init__(
-        self,
-        responses: Sequence[InferenceResult],
-        times_ms: Sequence[float],
-        *,
-        interrupted: bool = False,
-    ) -> None:
-        self._responses = tuple(responses)
-        self.times_ms = tuple(times_ms)
-        self.interrupted = interrupted
+    times_ms: tuple[float, ...] = ()
+    interrupted = False
 
     @classmethod
     def of(cls, stream: Iterable[InferenceResult]) -> Responses:
@@ -396,17 +470,9 @@ class Responses(Sequence["InferenceResult"]):
             if responses and not error.hint:
                 error.hint = f"{len(responses)} responses came before it; server.stream(…) has them"
             raise
-        return cls(responses, times_ms, interrupted=interrupted)
-
-    @overload
-    def __getitem__(self, index: int) -> InferenceResult: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[InferenceResult]: ...
-    def __getitem__(self, index: int | slice) -> InferenceResult | Sequence[InferenceResult]:
-        return self._responses[index]
-
-    def __len__(self) -> int:
-        return len(self._responses)
+        found = cls(responses)
+        found.times_ms, found.interrupted = tuple(times_ms), interrupted
+        return found
 
     def to_frame(self) -> pd.DataFrame:
         """Return all responses as one DataFrame, the number of the response first in its index."""

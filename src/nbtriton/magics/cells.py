@@ -18,6 +18,7 @@ from IPython.core.error import UsageError
 
 from nbtriton.backends.signature import names_tensors
 from nbtriton.common.errors import ConfigError, nearest
+from nbtriton.magics.common import say
 from nbtriton.options.reading import quoted, unquoted
 from nbtriton.serving.repository.export.sources import SOURCE, free_names
 from nbtriton.serving.server import Server, server
@@ -277,8 +278,4 @@ def _check_cell(shell: InteractiveShell, name: str, cell: str) -> None:
         )
     used = [one for one in free_names(cell) if one in shell.user_ns]
     if used:
-        _say(f"{name}: its process does not have the notebook's {', '.join(used)}")
-
-
-def _say(text: str) -> None:
-    print(text)  # noqa: T201 - a cell's own output
+        say(f"{name}: its process does not have the notebook's {', '.join(used)}")

@@ -14,25 +14,17 @@ from nbtriton.common import __version__, entries
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import core_is_compiled
 from nbtriton.lab.perf.settings import DATA, PERF
-from nbtriton.options import only
 from nbtriton.options.reading import float_list
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
+from nbtriton.options.table import only
 
 # Everything that a command line can express: `inputs` are arrays.
 _MEASUREMENT = (*(PERF[name] for name in PERF if name != "inputs"), *only(DATA, "-z"))
 
 
 # Not the variables of a notebook, and no objects.
-_EXPORTED = (
-    "overwrite",
-    "python_prefix",
-    "torch",
-    "kubernetes",
-    "ray_serve",
-    "verify",
-    "reference",
-)
+_EXPORTED = tuple(name for name in EXPORT if name not in ("carry", "files", "requests"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

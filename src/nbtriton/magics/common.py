@@ -19,8 +19,8 @@ from IPython.utils.process import arg_split
 from nbtriton.common.errors import nearest
 from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig, as_config, parse_pbtxt
-from nbtriton.options import Option
 from nbtriton.options.reading import unquoted
+from nbtriton.options.table import Option
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from nbtriton.widgets.view import LiveView
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def say(text: object) -> None:
+    """Print under the cell."""
+    print(text)  # noqa: T201 - a cell's own output
 
 
 def parse(method: Any, line: str) -> Namespace:
@@ -216,7 +221,7 @@ class Views:
         with needed("a live view"):
             from nbtriton.widgets.show import cell_id, show_live
 
-        self._end_previous(cell_id())
+        self._ends.pop(cell_id(), _nothing)()
         shown = show_live(view)
         self._ends[cell_id()] = shown.stop
         return shown
@@ -225,11 +230,6 @@ class Views:
         """Replace every view by its static form."""
         while self._ends:
             self._ends.popitem()[1]()
-
-    def _end_previous(self, cell: object) -> None:
-        end = self._ends.pop(cell, None)
-        if end is not None:
-            end()
 
     def register(self, shell: InteractiveShell) -> None:
         """Keep a shell from showing a view again as the value of its cell, and bring charts to life; nothing is imported."""
@@ -259,8 +259,8 @@ def _alive(report: Any, **_options: object) -> dict[str, Any]:
     return bundle
 
 
-def _nothing(value: object) -> None:
+def _nothing(value: object = None) -> None:
     """Show nothing; in a terminal, which has no live views, show the current state."""
     in_terminal = getattr(value, "in_terminal", "")
     if in_terminal:
-        print(f"\n{in_terminal}")  # noqa: T201 - a cell's own output
+        say(f"\n{in_terminal}")

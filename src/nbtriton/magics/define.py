@@ -15,7 +15,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from nbtriton.common import entries
 from nbtriton.magics import cells
 from nbtriton.magics.ask import check_known
-from nbtriton.magics.common import arguments, evaluate, magic, parse, read_config
+from nbtriton.magics.common import arguments, evaluate, magic, parse, read_config, say
 from nbtriton.model.config import (
     EXECUTION_ENV_PATH,
     ModelConfig,
@@ -122,7 +122,7 @@ class DefineMagics(Magics):
         model = cells.find_model(options.name, defined, cell, chosen=options.chosen)
         if options.chosen is None and len(others := cells.torch_modules(defined)) > 1:
             names = ", ".join(cls.__name__ for cls in others[:-1])
-            _say(
+            say(
                 f"{options.name}: the model is {others[-1].__name__}, the last torch module of the "
                 f"cell after {names}; --class NAME chooses another one."
             )
@@ -143,7 +143,7 @@ class DefineMagics(Magics):
         version = options.version or 1
         place = Path(config.parameters[EXECUTION_ENV_PATH].string_value)
         if place.is_file():
-            _say(f"{options.name}: unpacking {place}, once for this server")
+            say(f"{options.name}: unpacking {place}, once for this server")
         file = cells.CellFile(
             self.shell, options.name, version, f"%%triton_model {options.line}", cell
         )
@@ -159,7 +159,7 @@ class DefineMagics(Magics):
     def _drop_configured(self, name: str) -> None:
         dropped = self._configured.get(server(), {}).pop(name, set())
         if dropped:
-            _say(
+            say(
                 f"{name}: this cell replaces what %%triton_config had set: "
                 f"{', '.join(sorted(dropped))}. Run that cell again to have it back."
             )
@@ -208,7 +208,7 @@ class DefineMagics(Magics):
             unset &= _SCHEDULERS  # the others were set to 0 or to an empty value
             why = "this scheduler takes its place"
         if unset:
-            _say(f"{options.name}: no longer set, as {why}: {', '.join(sorted(unset))}")
+            say(f"{options.name}: no longer set, as {why}: {', '.join(sorted(unset))}")
         configured = self._configured.setdefault(server(), {})
         configured.setdefault(options.name, set()).update(_differing(before, config))
         return handle
@@ -293,7 +293,7 @@ def _load(config: ModelConfig, model: object = None, *, name: str, **options: An
     """Load a model, and print the remarks on its configuration under the cell."""
     _, remarks = server().engine.lifecycle.load(config, model, name=name, **options)
     for _, text in remarks:
-        _say(f"{name}: {text}")
+        say(f"{name}: {text}")
     return ModelHandle(server(), name)
 
 
@@ -305,7 +305,7 @@ def _load_named(names: Iterable[str]) -> None:
         source = next((one for one in sources if name in one), None)
         if source is not None:
             _load(ModelConfig(), source[name], name=name)
-            _say(f"{name}: no model had this name, so it is the ready step: {source[name]}")
+            say(f"{name}: no model had this name, so it is the ready step: {source[name]}")
 
 
 def _reload(config: ModelConfig, name: str, named: Collection[str]) -> ModelHandle:
@@ -323,17 +323,13 @@ def _reload(config: ModelConfig, name: str, named: Collection[str]) -> ModelHand
     known = {path for path, _ in before.ignored}
     for about, text in engine.lifecycle.remarks(name, before):
         if about not in known or re.split(r"[.\[]", about)[0] in named:
-            _say(f"{name}: {text}")
+            say(f"{name}: {text}")
     for version in engine.inspection.missing_versions(name) if control is None else ():
-        _say(
+        say(
             f"{name}: the version policy wants version {version} too, which is not loaded any more: "
             "run its cell again"
         )
     return ModelHandle(server(), name)
-
-
-def _say(text: str) -> None:
-    print(text)  # noqa: T201 - a cell's own output
 
 
 def _differing(before: ModelConfig, after: ModelConfig) -> set[str]:

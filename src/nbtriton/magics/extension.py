@@ -23,7 +23,6 @@ from nbtriton.magics import completion
 from nbtriton.magics.ask import AskMagics
 from nbtriton.magics.common import views
 from nbtriton.magics.define import DefineMagics
-from nbtriton.magics.explain import ExplainMagics
 from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.options.server import SERVER
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.core.magic import Magics
 
-_CORE = (DefineMagics, AskMagics, MeasureMagics, ExplainMagics, RepositoryMagics)
+_CORE = (DefineMagics, AskMagics, MeasureMagics, RepositoryMagics)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -5,9 +5,8 @@ from argparse import ArgumentTypeError
 from typing import Annotated, Any, TypedDict
 
 from nbtriton.common.checks import Kind, is_list, is_whole, number
-from nbtriton.options import Option
 from nbtriton.options.reading import milliseconds
-from nbtriton.options.table import table_of
+from nbtriton.options.table import Option, table_of
 
 
 def _between(text: str) -> tuple[int, ...]:

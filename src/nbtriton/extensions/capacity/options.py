@@ -6,9 +6,8 @@ from typing import Annotated, Any, TypedDict
 
 from nbtriton.common.checks import MAPPING, Kind, is_list, is_number, number, whole
 from nbtriton.lab.perf.settings import Seed
-from nbtriton.options import Option
 from nbtriton.options.reading import milliseconds
-from nbtriton.options.table import table_of
+from nbtriton.options.table import Option, table_of
 
 
 def _times(text: str) -> tuple[float, ...]:

@@ -10,8 +10,8 @@ from IPython.core.magic_arguments import argument
 
 from nbtriton.lab.perf.settings import DATA, RUN
 from nbtriton.magics.common import arguments, magic
-from nbtriton.options import only
 from nbtriton.options.reading import name_list, unquoted
+from nbtriton.options.table import only
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:

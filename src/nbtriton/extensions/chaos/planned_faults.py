@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import statistics
 import time
@@ -37,7 +36,7 @@ from nbtriton.lab.perf.driver import LoadRun, LoadSpec, make_load
 from nbtriton.lab.perf.loads import Concurrency
 from nbtriton.lab.perf.measure import Level, WindowPlan, traffic_of
 from nbtriton.lab.perf.prepare import Data, sequence_plan, workloads
-from nbtriton.lab.perf.progress import Observer, PerfProgress
+from nbtriton.lab.perf.progress import GuardedObserver, Observer, PerfProgress
 from nbtriton.lab.perf.settings import Inputs
 from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.perf.traffic import SequencePlan
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from nbtriton.model.config import ModelConfig
     from nbtriton.runtime.engine import Server
 
-
-_log = logging.getLogger("nbtriton.lab.explain")
 
 # The default share: of the executions, or of the requests for a full queue.
 _SHARE = 0.05
@@ -420,27 +417,20 @@ def _wait(
     """Wait for the end, and collect responses meanwhile."""
     started_s = time.monotonic()
     ended = Event() if load is None else load.finished
-    before = 0
+    tell, before = GuardedObserver(observer), 0
     while True:
         elapsed_s = time.monotonic() - started_s
         left_s = math.inf if seconds is None else seconds - elapsed_s
         if left_s <= 0 or wait_in_slices(ended.wait, min(_POLL_S, left_s)):
             return
         seen += arrivals.pop_answered()
-        if observer is not None:
-            progress = PerfProgress(
-                level=1, levels=1, what=f"chaos of {model}", window=0, max_windows=0,
-                requests=len(seen), max_requests=count or 0, elapsed_s=elapsed_s,
-                eta_s=None if seconds is None else max(0.0, left_s),
-                infer_per_s=(len(seen) - before) / _POLL_S, points=(),
-            )  # fmt: skip
-            before = len(seen)
-            try:
-                observer(progress)
-            except Exception:
-                # An observer must not hurt the experiment: after an error it is not called again.
-                _log.exception("the observer of an experiment raised and was removed")
-                observer = None
+        tell(PerfProgress(
+            level=1, levels=1, what=f"chaos of {model}", window=0, max_windows=0,
+            requests=len(seen), max_requests=count or 0, elapsed_s=elapsed_s,
+            eta_s=None if seconds is None else max(0.0, left_s),
+            infer_per_s=(len(seen) - before) / _POLL_S, points=(),
+        ))  # fmt: skip
+        before = len(seen)
 
 
 def _rows(seen: Sequence[_ClientRequest]) -> tuple[Mapping[str, Any], ...]:

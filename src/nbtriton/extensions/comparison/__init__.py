@@ -258,11 +258,8 @@ def _repeated(point: PerfPoint) -> dict[str, Any]:
             "a point does not keep the intervals of its requests",
             hint="compare mappings with intervals=[...]",
         )
-    load: dict[str, Any] = {
-        point.mode: int(point.value) if point.mode == "concurrency" else point.value
-    }
     options: dict[str, Any] = {
-        **point.configuration, **load, "batch_size": point.batch_size,
+        **point.configuration, point.mode: point.value, "batch_size": point.batch_size,
         "model": point.source.model, "model_version": point.source.version, "sweep_models": point.source.sweep_models,
     }  # fmt: skip
     if point.source.server is not None:
@@ -272,17 +269,11 @@ def _repeated(point: PerfPoint) -> dict[str, Any]:
 
 def _names(variants: Sequence[Variant], all_options: Sequence[PerfOptions]) -> tuple[str, ...]:
     """Name the variants by the options in which they differ."""
-    mappings = [dict(each) for each in variants if isinstance(each, Mapping)]
-    common = (
-        {
-            key
-            for key in mappings[0]
-            if len(mappings) == len(variants)
-            and all(_same(each, mappings[0], key) for each in mappings)
-        }
-        if mappings
-        else set()
-    )
+    mappings = [each for each in variants if isinstance(each, Mapping)]
+    common: set[str] = set()
+    if len(mappings) == len(variants):
+        first = mappings[0]
+        common = {key for key in first if all(_same(each, first, key) for each in mappings)}
     names = []
     for variant, options in zip(variants, all_options, strict=True):
         if isinstance(variant, str):

@@ -4,9 +4,8 @@
 from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
-from nbtriton.options import Option
 from nbtriton.options.reading import int_list, switch
-from nbtriton.options.table import table_of
+from nbtriton.options.table import Option, table_of
 
 
 class ScenarioSettings(TypedDict, total=False):

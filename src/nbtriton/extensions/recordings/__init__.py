@@ -3,8 +3,8 @@
 >>> nt.record(server, "traffic.jsonl", duration_s=10)  # doctest: +SKIP
 >>> nt.replay("traffic.jsonl", server, speed=2)  # doctest: +SKIP
 
-`perf.recording` has the file's format, `tap` writes a file, `traffic` makes requests from it, `player` and `live`
-send these to a server and `simulated` to the simulator, and `api` makes the report.
+`lab.perf.recording` has the file's format, `tap` writes a file, `traffic` makes requests from it, `live` sends these to
+a server or to the simulator, and `api` makes the report.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,24 +24,29 @@ from nbtriton.lab.perf.loads import read_speeds
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.options import Protocol
 from nbtriton.lab.perf.point import PerfPoint, PointSource, describe
-from nbtriton.lab.perf.progress import LevelProgress, Observer, PerfProgress
+from nbtriton.lab.perf.progress import GuardedObserver, LevelProgress, Observer, PerfProgress
 from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.remote import RemoteServer, Target
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import environment_of, open_target, place_of
 from nbtriton.lab.perf.settings import SWEEP
-from nbtriton.lab.perf.sweep import Configuration, Configurator, SweepPlan, combinations, model_tree
+from nbtriton.lab.perf.sweep import (
+    Configuration,
+    Configurator,
+    Configured,
+    SweepPlan,
+    combinations,
+    model_tree,
+)
 from nbtriton.lab.perf.windows import StabilityRule
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.prediction import judged, profile_under
-from nbtriton.model.config import normalize
+from nbtriton.model.config import ModelConfig, normalize
 from nbtriton.options.table import read_settings, signed
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
 
-
-_log = logging.getLogger("nbtriton.extensions.recordings")
 
 # Plays a recording once in the current configuration.
 _Play = Callable[[Playing, Callable[[LevelProgress], None]], Played]
@@ -176,7 +180,6 @@ def replay(
 class _Session:
     """The target of a replay; `base` is without due times."""
 
-    planned: list[Planned]
     base: Playing
     play: _Play
     apply: Callable[[Configuration], None]
@@ -209,22 +212,16 @@ def _live(
             hint="nt.replay(file, server), nt.replay(file, profile), nt.replay(file, 'host:8000')",
         )
     reached: Target = open_target(stack, server, url, protocol, configurations, sweep_models)
-    others = None if server is None else Others()
+    programs = None if server is None else Others()
     planned = planned_traffic(recording, chosen, reached, shapes=shapes, seed=seed)
-    trees = {model: model_tree(reached, model) for model in chosen.values()}
-    models = {model: tuple(rest) if first else () for model, (first, rest) in trees.items()}
+    ensembles, others, models = _trees(reached, chosen)
     decoupled = any(
-        config.model_transaction_policy.decoupled
-        for first, rest in trees.values()
-        for config in (*first.values(), *rest.values())
+        config.model_transaction_policy.decoupled for config in (ensembles | others).values()
     )
     base = Playing(
         planned, [], 1.0, models, rule, streaming=decoupled,
         serial=isinstance(reached, RemoteServer),
     )  # fmt: skip
-
-    def play(playing: Playing, on_progress: Callable[[LevelProgress], None]) -> Played:
-        return play_live(reached, playing, on_progress)
 
     apply: Callable[[Configuration], None] = _nothing
     restore: Callable[[], None] = _nothing
@@ -235,15 +232,8 @@ def _live(
         apply, restore = configurator.apply, configurator.restore
         source = PointSource(named, tuple(sweep_models), server)
     return _Session(
-        planned,
-        base,
-        play,
-        apply,
-        restore,
-        partial(environment_of, reached, others),
-        place_of(reached),
-        source,
-    )
+        base, partial(play_live, reached), apply, restore, partial(environment_of, reached, programs), place_of(reached), source
+    )  # fmt: skip
 
 
 def _simulated(
@@ -257,10 +247,7 @@ def _simulated(
 ) -> _Session:
     planned = planned_traffic(recording, chosen, profile, empty=True)
     _tell_inputs_apart(planned)
-    trees = {model: model_tree(profile, model) for model in chosen.values()}
-    models = {model: tuple(rest) if first else () for model, (first, rest) in trees.items()}
-    ensembles = {name: config for first, _ in trees.values() for name, config in first.items()}
-    others = {name: config for _, rest in trees.values() for name, config in rest.items()}
+    ensembles, others, models = _trees(profile, chosen)
     if any(configurations):
         _to_sweep(models, sweep_models)
     sweep = SweepPlan(ensembles, others, {name: profile.config(name) for name in sweep_models})
@@ -280,9 +267,24 @@ def _simulated(
 
     base = Playing(planned, [], 1.0, models, rule)
     return _Session(
-        planned, base, play, apply, _nothing, lambda: profile.environment, {},
+        base, play, apply, _nothing, lambda: profile.environment, {},
         PointSource(next(iter(models)), tuple(sweep_models)),
     )  # fmt: skip
+
+
+def _trees(
+    target: Configured, chosen: Mapping[str, str]
+) -> tuple[dict[str, ModelConfig], dict[str, ModelConfig], dict[str, tuple[str, ...]]]:
+    """Return the ensembles and the other models that requests reach, and the composing models of each chosen one."""
+    ensembles: dict[str, ModelConfig] = {}
+    others: dict[str, ModelConfig] = {}
+    models = {}
+    for model in chosen.values():
+        first, rest = model_tree(target, model)
+        models[model] = tuple(rest) if first else ()
+        ensembles |= first
+        others |= rest
+    return ensembles, others, models
 
 
 def _tell_inputs_apart(planned: list[Planned]) -> None:
@@ -315,7 +317,7 @@ class _Run:
         self.interrupted = False
         self.latest: Played | None = None
         self._session = session
-        self._observer = observer
+        self._observer = GuardedObserver(observer)
         self._total = total
         self._done = 0
         self._started_s = time.monotonic()
@@ -329,7 +331,7 @@ class _Run:
                 for speed in speeds:
                     playing = replace(
                         session.base,
-                        due_ns=due_times_ns(session.planned, speed),
+                        due_ns=due_times_ns(session.base.planned, speed),
                         speed=speed,
                         configuration=configuration,
                     )
@@ -349,30 +351,24 @@ class _Run:
             self.interrupted = True
 
     def _report(self, playing: Playing, progress: LevelProgress) -> None:
-        if self._observer is None:
-            return
         whole_s = playing.due_ns[-1] / 1e9
         share = progress.requests / len(playing.planned)
         elapsed_s = time.monotonic() - self._started_s
-        whole = PerfProgress(
-            level=self._done + 1,
-            levels=self._total,
-            what=describe(f"speed {playing.speed:g}", playing.configuration, 1),
-            window=0,
-            max_windows=1,
-            requests=progress.requests,
-            max_requests=len(playing.planned),
-            elapsed_s=elapsed_s,
-            eta_s=whole_s * (1 - share + self._total - self._done - 1),
-            infer_per_s=progress.requests_per_s,
-            points=tuple(self.points),
+        self._observer(
+            PerfProgress(
+                level=self._done + 1,
+                levels=self._total,
+                what=describe(f"speed {playing.speed:g}", playing.configuration, 1),
+                window=0,
+                max_windows=1,
+                requests=progress.requests,
+                max_requests=len(playing.planned),
+                elapsed_s=elapsed_s,
+                eta_s=whole_s * (1 - share + self._total - self._done - 1),
+                infer_per_s=progress.requests_per_s,
+                points=tuple(self.points),
+            )
         )
-        try:
-            self._observer(whole)
-        except Exception:
-            # An observer that failed is not called again: it must not affect the measurement.
-            _log.exception("the observer of a replay raised and was removed")
-            self._observer = None
 
 
 def _as_recording(

@@ -13,8 +13,8 @@ from nbtriton.common.errors import InternalError
 from nbtriton.extensions.recordings.options import REPLAY
 from nbtriton.lab.perf.settings import PLACE
 from nbtriton.magics.common import arguments, magic, profile_option, read_profile
-from nbtriton.options import only
 from nbtriton.options.reading import name_list, unquoted
+from nbtriton.options.table import only
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Annotated
 
 from nbtriton.common.checks import PATH, optional
 from nbtriton.lab.perf.settings import KindSweep, Percentile, Protocol, Seed, Shapes, Speed, Sweep
-from nbtriton.options import Option
 from nbtriton.options.reading import name_list
-from nbtriton.options.table import table_of
+from nbtriton.options.table import Option, table_of
 
 
 def _models(text: str) -> list[str] | dict[str, str]:

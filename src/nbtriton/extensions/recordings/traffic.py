@@ -11,7 +11,7 @@ import numpy as np
 from nbtriton.common.checks import NAMES, check
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.lab.perf.data import Request, fill, generate
-from nbtriton.lab.perf.recording import RecordedInputs, RecordedRequest, RecordedTensor, Recording
+from nbtriton.lab.perf.recording import RecordedRequest, RecordedTensor, Recording
 from nbtriton.lab.perf.settings import STRING_LENGTH
 from nbtriton.lab.perf.sweep import Configured
 from nbtriton.lab.perf.traffic import Call
@@ -137,8 +137,6 @@ def due_times_ns(planned: Sequence[Planned], speed: float) -> list[int]:
     >>> due_times_ns(planned, 1.5)
     [0, 2000]
     """
-    if speed == 1:  # exact for a recording of any length
-        return [each.recorded.at_ns for each in planned]
     return [round(each.recorded.at_ns / speed) for each in planned]
 
 
@@ -157,10 +155,6 @@ def _inputs(
         raise InvalidArgumentError(
             f"the recording has no inputs with number {request.inputs}"
         ) from None
-    return _arrays(recorded, seed)
-
-
-def _arrays(recorded: RecordedInputs, seed: int) -> Request:
     random = np.random.default_rng(seed)
     return {name: _array(name, tensor, random) for name, tensor in recorded.items()}
 

@@ -4,8 +4,7 @@
 from typing import Annotated, Literal, TypedDict
 
 from nbtriton.common.checks import Kind, is_whole, number, optional, whole
-from nbtriton.options import Option
-from nbtriton.options.table import table_of
+from nbtriton.options.table import Option, table_of
 
 
 class RemoteSettings(TypedDict, total=False):

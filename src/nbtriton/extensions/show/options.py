@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 from nbtriton.common.checks import NAMES, SWITCH
-from nbtriton.options import Option
 from nbtriton.options.reading import name_list, switch
-from nbtriton.options.table import table_of
+from nbtriton.options.table import Option, table_of
 
 __all__ = ["SHOW", "ShowSettings"]
 

@@ -1,7 +1,10 @@
-"""Measurement of each step of a pipeline on each device, and of the copies between devices."""
+"""Measurement of each step of a pipeline on each device, of the copies between devices, and of the memory of instances."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +16,8 @@ import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.extensions.tuning.placing import HOST, Copies, Edge, Measured, edges_of
+from nbtriton.extensions.tuning.search import InstanceMemory
+from nbtriton.lab.perf.conditions import process_tree_mb
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
 from nbtriton.lab.perf.loads import Concurrency
@@ -40,6 +45,10 @@ _LONGEST_S = 4.0
 # Executions of a model on a GPU for each number of rows, unless they take too long together.
 _LEAST = 20
 _LONGEST_POINT_S = 1.0
+# Instances beside the first: their mean memory counts.
+INSTANCES = 3
+# Smaller differences are within the allocator's own variation.
+_LEAST_MB = 0.1
 
 Times = dict[tuple[str, str], float]
 
@@ -291,3 +300,60 @@ def _us(call: Callable[[], object]) -> float:
         call()
         times_ns.append(time.perf_counter_ns() - began)
     return median(times_ns) / 1000
+
+
+def measure_memory(
+    server: Server,
+    model: str,
+    others: Mapping[str, ModelConfig],
+    load: Callable[[], object],
+    report: Callable[[str], None],
+) -> dict[str, InstanceMemory]:
+    """Measure the memory of the instances of a model, or of each composing model of an ensemble.
+
+    First each model has one instance, which has answered requests; then one model at a time has three. The
+    models have their own configurations again at the end.
+
+    Parameters
+    ----------
+    server : Server
+    model : str
+    others : mapping of str to ModelConfig
+        The models that have instances.
+    load : callable
+        Sends requests to `model` that keep the instances busy.
+    report : callable
+        Called with a description of the next step.
+    """
+    memory: dict[str, InstanceMemory] = {}
+    one: dict[str, Any] = {name: {"instances": 1} for name in others}
+    configurator = Configurator(server, model, [{"instances": 1}, {"instances": INSTANCES}])
+    try:
+        for name in others:
+            report(f"{name}: memory of an instance")
+            configurator.apply_each(one)
+            load()
+            before_mb = _used_mb(server)
+            configurator.apply_each(one | {name: {"instances": INSTANCES}})
+            load()
+            each_mb = (_used_mb(server) - before_mb) / (INSTANCES - 1)
+            weights = (
+                device.memory().by_owner.get(name, 0) for device in server.devices.managed.values()
+            )
+            memory[name] = InstanceMemory(
+                each_mb if each_mb >= _LEAST_MB else 0.0, sum(weights) / 1e6
+            )
+    finally:
+        configurator.restore()
+    return memory
+
+
+def _used_mb(server: Server) -> float:
+    """Return the megabytes of this process, its workers and the devices, without free heap memory."""
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # GNU C library only
+        if trim is not None:
+            trim(0)
+    on_devices = sum(device.memory().used_bytes for device in server.devices.managed.values())
+    return process_tree_mb() + on_devices / 1e6

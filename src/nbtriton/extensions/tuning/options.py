@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
-from nbtriton.common.checks import Kind, listed, number, optional, whole
+from nbtriton.common.checks import PROFILE, listed, number, optional, whole
 from nbtriton.lab.perf.settings import GivenInputs, Seed, Shapes
 from nbtriton.options.reading import int_list, milliseconds
 from nbtriton.options.table import Option, table_of
@@ -42,7 +42,7 @@ class TuneSettings(TypedDict, total=False):
     shapes: Shapes
     profile: Annotated["Profile | None", Option(
         "--profile", "one that was measured before, or a file of Profile.save", "EXPR|FILE",
-        kind=optional(Kind(lambda value: hasattr(value, "is_declared"), "a profile of nt.profile")))]  # fmt: skip
+        kind=optional(PROFILE))]  # fmt: skip
     finalists: Annotated[int, Option("--finalists", "configurations to measure (3)", "N", int, 3, kind=whole(1))]  # fmt: skip
     duration_s: Annotated[float, Option("--duration-s", "longest search (30)", "S", float, 30.0, kind=number(above=0))]  # fmt: skip
     seed: Seed

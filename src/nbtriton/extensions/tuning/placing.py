@@ -9,6 +9,7 @@ engines busy.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -250,22 +251,17 @@ class PlacementSearch:
         InvalidArgumentError
             There are too many assignments.
         """
-        measured = self._measured
         names = list(self._plan.swept)
-        choices = [measured.devices_of(name) for name in names]
-        count = 1
-        for devices in choices:
-            count *= len(devices)
+        choices = [self._measured.devices_of(name) for name in names]
+        count = math.prod(map(len, choices))
         if count > _MOST:
             raise InvalidArgumentError(
                 f"{len(names)} steps on up to {max(map(len, choices))} devices can be placed in {count} "
                 f"ways; up to {_MOST} are looked through",
                 hint="place some of them yourself, and tune an ensemble of the others",
             )
-        assignments = [
-            dict(zip(names, devices, strict=True)) for devices in itertools.product(*choices)
-        ]
-        costs = [(measured.cost_us(where, self._batch_size), where) for where in assignments]
+        ways = [dict(zip(names, devices, strict=True)) for devices in itertools.product(*choices)]
+        costs = [(self._measured.cost_us(where, self._batch_size), where) for where in ways]
         return sorted(costs, key=lambda one: one[0])
 
     def run(self, seconds: float, on_step: Callable[[Candidate], None], enough: int = 1) -> None:
@@ -288,11 +284,11 @@ class PlacementSearch:
 
     def ordered(self, found: Sequence[Candidate]) -> list[Candidate]:
         """Return the measured assignments, the best first."""
-        rows = self._batch_size
 
         def rank(one: Candidate) -> tuple[float, ...]:
             where = {name: each["placement"] for name, each in one.options.items()}
-            return rank_of(self._goal, one.result, self._measured.cost_us(where, rows))
+            cost_us = self._measured.cost_us(where, self._batch_size)
+            return rank_of(self._goal, one.result, cost_us)
 
         return sorted(found, key=rank)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from nbtriton.common.checks import is_whole
 from nbtriton.common.errors import InvalidArgumentError, TritonError
-from nbtriton.extensions.tuning.memory import InstanceMemory
 from nbtriton.lab.perf.loads import MOST_OUTSTANDING, Concurrency, RequestRate, send_times_ns
 from nbtriton.lab.perf.measure import Level, WindowPlan
 from nbtriton.lab.perf.point import PerfPoint
@@ -24,8 +23,6 @@ from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.lab.simulate.server import DeviceUse
 from nbtriton.model.config import ModelConfig, normalize, validate
 
-# The last is for placements, which have a cost.
-OBJECTIVES = ("throughput", "latency", "instances", "memory", "cost")
 # Requests of a window; more where more are outstanding.
 _REQUESTS = 100
 _GENERATIONS = 4
@@ -36,6 +33,33 @@ _SERVED = 0.95
 # More load is not tried after a relative gain below this.
 _GAIN = 0.02
 _MOST_OUTSTANDING = 512
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceMemory:
+    """The memory of one model's instances.
+
+    Parameters
+    ----------
+    each_mb : float
+        Megabytes of each instance: resident memory of this process and its workers, and device memory.
+        0 where it is too small to measure.
+    shared_mb : float
+        Megabytes of device memory that all instances share, such as weights, as the devices report it.
+    """
+
+    each_mb: float
+    shared_mb: float = 0.0
+
+    def of(self, instances: int) -> float:
+        """Return the megabytes of a number of instances.
+
+        Examples
+        --------
+        >>> InstanceMemory(10.0, 25.0).of(3)
+        55.0
+        """
+        return self.shared_mb + instances * self.each_mb
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +130,8 @@ class Goal:
             )
         if self.concurrency is not None and self.request_rate is not None:
             raise InvalidArgumentError("give a concurrency or a request_rate, not both")
-        if (
-            self.objective == "latency"
-            and self.concurrency is None
-            and self.request_rate is None
-            and self.min_throughput is None
-        ):
+        given = (self.concurrency, self.request_rate, self.min_throughput)
+        if self.objective == "latency" and given == (None, None, None):
             raise InvalidArgumentError(
                 "the lowest latency is that of no load",
                 hint="give a concurrency, a request_rate or min_throughput",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
@@ -150,11 +150,8 @@ class Tuning:
 
     # A deep copy, or one from a pickle, is plain data: without the server.
     def __reduce__(self) -> tuple[Any, ...]:
-        given = (
-            self.model, self.finalists, self.candidates, dict(self.configs), self.simulated, self.notes,
-            self.elapsed_s, self.interrupted, None, self.p99_ms, self.today, dict(self.originals),
-        )  # fmt: skip
-        return type(self), given
+        given = (getattr(self, one.name) for one in fields(self))
+        return type(self), tuple(None if value is self.server else value for value in given)
 
     @property
     def headline(self) -> str:
@@ -216,9 +213,8 @@ class Tuning:
         if measured:
             series.append(Series("measured", tuple(measured)))
         if self.today is not None:
-            series.append(
-                Series("as it is today", (_point("today", self.today, {}),), predicted=True)
-            )
+            today = _point("today", self.today, {})
+            series.append(Series("as it is today", (today,), predicted=True))
         return fitting(
             frontier_scenes(series, title=self.model, finding=self.finding, target_ms=self.p99_ms)
         )
@@ -255,13 +251,8 @@ class Tuning:
         text.append(self.config_pbtxt)
         # The options that differ between the finalists, and their results.
         differ = [name for name in names if any(row[name] != rows[0][name] for row in rows)]
-        important = [
-            *(name for name in differ if name not in titles),
-            "infer_per_s",
-            "latency_p99_us",
-            "predicted",
-            "predicted_p99_us",
-        ]
+        results = ("infer_per_s", "latency_p99_us", "predicted", "predicted_p99_us")
+        important = [*(name for name in differ if name not in titles), *results]
         first = [names.index(name) for name in important if name in names]
         changed = {
             name: one for name, one in self.configs.items() if one != self.originals.get(name)

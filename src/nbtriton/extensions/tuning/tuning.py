@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from nbtriton.common.checks import CALL, NAME, SERVER, check, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from nbtriton.drawing.numbers import measure
-from nbtriton.extensions.tuning.device_profiles import measure_devices
-from nbtriton.extensions.tuning.memory import INSTANCES, InstanceMemory, measure_memory
+from nbtriton.extensions.tuning.device_profiles import (
+    INSTANCES,
+    measure_devices,
+    measure_memory,
+)
 from nbtriton.extensions.tuning.options import TUNE, TuneSettings
 from nbtriton.extensions.tuning.placing import PlacementSearch
-from nbtriton.extensions.tuning.search import Candidate, Goal, Search, Space
+from nbtriton.extensions.tuning.search import Candidate, Goal, InstanceMemory, Search, Space
 from nbtriton.extensions.tuning.tuned import Tuning, flat_options, simulated_text
 from nbtriton.lab.perf.api import perf
 from nbtriton.lab.perf.point import PerfPoint
@@ -174,9 +177,9 @@ def tune(
         search, min(seconds, _LOOK_S) if interrupted else seconds, finalists
     )
     candidates = search.best()
-    if not candidates and interrupted:
-        raise KeyboardInterrupt
     if not candidates:
+        if interrupted:
+            raise KeyboardInterrupt
         raise NotFoundError(f"no configuration of '{model}' could be simulated")
     measured: list[Candidate] = []
     if not interrupted:
@@ -194,7 +197,7 @@ def tune(
         candidates=tuple(candidates),
         configs=plan.target_of(best.options),
         simulated=search.simulated,
-        notes=(*notes, *_notes(goal, best, best.predicted)),
+        notes=(*notes, *_notes(goal, best)),
         elapsed_s=time.monotonic() - subject.started_s,
         interrupted=interrupted,
         server=server,
@@ -376,12 +379,12 @@ def _memory_notes(memory: Mapping[str, InstanceMemory]) -> list[str]:
     ]
 
 
-def _notes(goal: Goal, best: Candidate, predicted: PerfPoint) -> tuple[str, ...]:
-    notes = [note for note in predicted.notes if note.startswith(DOUBTFUL)]
+def _notes(goal: Goal, best: Candidate) -> list[str]:
+    notes = [note for note in best.predicted.notes if note.startswith(DOUBTFUL)]
     if best.measured is not None and goal.misses(best.measured) > 0:
         notes.append(
             f"no configuration was measured within the limits; the closest has a p99 latency of "
             f"{best.measured.latency_p99_us / 1000:.3g} ms at {measure(best.measured.infer_per_s)} "
             "infer/s"
         )
-    return tuple(notes)
+    return notes

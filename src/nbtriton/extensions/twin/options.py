@@ -5,8 +5,7 @@ from typing import Annotated, TypedDict
 
 from nbtriton.common.checks import number, optional, whole
 from nbtriton.lab.perf.settings import Protocol
-from nbtriton.options import Option
-from nbtriton.options.table import table_of
+from nbtriton.options.table import Option, table_of
 
 
 class TwinSettings(TypedDict, total=False):

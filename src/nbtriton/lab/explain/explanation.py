@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from statistics import fmean, median_low
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.common.checks import NAME, SERVER, Kind, check
+from nbtriton.common.checks import NAME, PROFILE, SERVER, check, optional
 from nbtriton.common.errors import TritonError
 from nbtriton.drawing.advice import advice_html, advice_text
 from nbtriton.drawing.numbers import measure
@@ -37,6 +37,7 @@ from nbtriton.lab.explain.parts import (
 )
 from nbtriton.lab.explain.traffic import find_bottleneck
 from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.scheduling import REASONS
@@ -137,16 +138,10 @@ class Explanation:
         return f'<div class="nbt-why nbt-static">{"".join(parts)}</div>'
 
     def _reason_rows(self) -> _Rows:
-        return [
-            [
-                reason,
-                count,
-                100 * count / self.batches,
-                self.mean_rows[reason],
-                REASONS.get(reason, ""),
-            ]
-            for reason, count in self.reasons.items()
-        ]
+        shares = (
+            (reason, count, 100 * count / self.batches) for reason, count in self.reasons.items()
+        )
+        return [[*each, self.mean_rows[each[0]], REASONS.get(each[0], "")] for each in shares]
 
 
 _REASON_COLUMNS = ("reason", "batches", "share_percent", "mean rows", "meaning")
@@ -181,16 +176,13 @@ def why(server: Server, model: str, *, profile: Profile | None = None) -> Explan
     >>> print(nt.why(server, "double"))  # doctest: +ELLIPSIS
     double: ... requests in ... batches within ...
     """
-    check({"server": server, "model": model}, {"server": SERVER, "model": NAME})
-    if profile is not None:
-        from nbtriton.lab.simulate.model_profile import Profile
-
-        check(
-            {"profile": profile},
-            {"profile": Kind(lambda given: isinstance(given, Profile), "one of nt.profile")},
-        )
+    check(
+        {"server": server, "model": model, "profile": profile},
+        {"server": SERVER, "model": NAME, "profile": optional(PROFILE)},
+    )
     settings = Settings.of(server.config(model))
-    names = _members(server, model)
+    ensembles, others = model_tree(server, model)
+    names = [name for name in (*ensembles, *others) if name != model]
     children = children_of(chain.from_iterable(map(server.requests, names)))
     loaded = {each.name for each in server.models()}
     members = {
@@ -205,18 +197,6 @@ def why(server: Server, model: str, *, profile: Profile | None = None) -> Explan
     return replace(
         explanation, effect=predict_effect(profile, model, explanation.proposal, record.answered)
     )
-
-
-def _members(server: Server, name: str) -> list[str]:
-    """Return the models of an ensemble's steps, and of those of nested ensembles."""
-    members: list[str] = []
-    front = [name]
-    while front:
-        for step in server.config(front.pop()).ensemble_scheduling.step:
-            if step.model_name not in members:
-                members.append(step.model_name)
-                front.append(step.model_name)
-    return members
 
 
 def _record(
@@ -263,21 +243,20 @@ def explain(record: ModelRecord, members: Mapping[str, ModelRecord] | None = Non
         slow = compare_slowest(
             record.answered, lambda request: parts_of(request, times, delay_ns=delay_ns)
         )
-    if slow is not None:
-        findings.append(slow.sentence)
-    if record.interpreter:
-        findings.append(record.interpreter)
-    if record.way:
-        findings.append(record.way)
-    if record.inside:
-        findings.insert(0, record.inside)
+    findings = [
+        record.inside,
+        *findings,
+        slow.sentence if slow else "",
+        record.interpreter,
+        record.way,
+    ]
     reasons = Counter(batch.reason for batch in record.batches)
     return Explanation(
         record.name,
         len(record.requests),
         len(record.batches),
         record.span_s,
-        tuple(findings),
+        tuple(filter(None, findings)),
         dict(reasons.most_common()),
         {
             reason: fmean(b.batch_size for b in record.batches if b.reason == reason)
@@ -330,12 +309,8 @@ def _examples_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
         for request in slow.examples
     ]
     # An ensemble's requests are in no batch, and few clients give request ids.
-    columns_with_values = [
-        index for index in range(len(columns)) if any(row[index] not in (None, "") for row in rows)
-    ]
-    return [columns[index] for index in columns_with_values], [
-        [row[index] for index in columns_with_values] for row in rows
-    ]
+    filled = [any(row[at] not in (None, "") for row in rows) for at in range(len(columns))]
+    return list(compress(columns, filled)), [list(compress(row, filled)) for row in rows]
 
 
 def _unit(slow: SlowRequests) -> tuple[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -138,15 +139,14 @@ def path_parts(
 
     Keys are such as ``"classify: queue"``; ``"elsewhere"`` is time outside of all steps.
     """
-    parts: dict[str, int] = {}
+    parts: Counter[str] = Counter()
     left = request.answered_ns - request.arrival_ns
     for step in critical_path(request, children):
         times, delay_ns = busy.get(step.model, (None, 0))
         for part, ns in parts_of(step, times, delay_ns=delay_ns).items():
-            if part == "elsewhere":
-                continue
-            parts[f"{step.model}: {part}"] = parts.get(f"{step.model}: {part}", 0) + ns
-            left -= ns
+            if part != "elsewhere":
+                parts[f"{step.model}: {part}"] += ns
+                left -= ns
     return {**parts, "elsewhere": max(0, left)}
 
 
@@ -222,10 +222,9 @@ def compare_slowest(
 def _means(
     requests: Sequence[RequestRecord], parts: Callable[[RequestRecord], Mapping[str, int]]
 ) -> dict[str, float]:
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for request in requests:
-        for part, ns in parts(request).items():
-            sums[part] = sums.get(part, 0) + ns
+        sums.update(parts(request))
     return {part: ns / len(requests) / 1e3 for part, ns in sums.items()}
 
 

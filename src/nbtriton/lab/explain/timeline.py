@@ -22,7 +22,6 @@ from nbtriton.runtime.engine.core.snapshot import Change
 from nbtriton.scheduling import REASONS
 
 if TYPE_CHECKING:
-    from nbtriton.model.config import ModelConfig
     from nbtriton.runtime.engine import Server
 
 
@@ -123,21 +122,15 @@ def resource_strips(server: Server, begin: int) -> tuple[Strip, ...]:
     pools = server.engine.inspection.resources()
     strips = []
     for (name, device), (_, size) in sorted(pools.items()):
-        changes: dict[int, int] = {}
+        changes: Counter[int] = Counter()
         for batch, needed in _users(server, name):
-            changes[batch.start_ns] = changes.get(batch.start_ns, 0) + needed
-            changes[batch.end_ns] = changes.get(batch.end_ns, 0) - needed
+            changes[batch.start_ns] += needed
+            changes[batch.end_ns] -= needed
         spans, used, since = [], 0, 0
         for time_ns, change in sorted(changes.items()):
             if used:
-                spans.append(
-                    Span(
-                        (since - begin) / 1e6,
-                        (time_ns - begin) / 1e6,
-                        f"{used}/{size}",
-                        used / size,
-                    )
-                )
+                ends = (since - begin) / 1e6, (time_ns - begin) / 1e6
+                spans.append(Span(*ends, f"{used}/{size}", used / size))
             used, since = used + change, time_ns
         place = "" if device < 0 else f" on device {device}"
         strips.append(Strip(f"resource {_as_written(server, name)}{place}", tuple(spans)))
@@ -276,12 +269,10 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
         for model, instances in _pipeline(server, name, called).items()
     )  # fmt: skip
     configs = {model.name: server.config(model.name) for model in server.models()}
-    begin, end = _stretch(records, span_ms, monotonic_ns())
-    models = [_lanes(one, begin, end, configs.get(one.name)) for one in records]
     changes = {one.model.name: one.changes for one in server.history().models}
+    begin, end = _stretch(records, span_ms, monotonic_ns())
     models = [
-        replace(one, strips=(*one.strips, *_changes(changes.get(one.name, ()), begin, end)))
-        for one in models
+        _lanes(one, begin, end, configs.get(one.name), changes.get(one.name, ())) for one in records
     ]
     resources = resource_strips(server, begin)
     if resources:
@@ -404,7 +395,9 @@ def _stretch(
     return min(begins, default=0), end
 
 
-def _lanes(model: ModelRecords, begin: int, end: int, config: ModelConfig | None) -> TimelineLanes:
+def _lanes(
+    model: ModelRecords, begin: int, end: int, config: ModelConfig | None, changes: Sequence[Change]
+) -> TimelineLanes:
     batches = [batch for batch in model.batches if batch.end_ns > begin and batch.start_ns < end]
     batches += model.running
     lanes = tuple(dict.fromkeys([*model.instances, *(batch.instance for batch in batches)]))
@@ -416,11 +409,9 @@ def _lanes(model: ModelRecords, begin: int, end: int, config: ModelConfig | None
         and request.arrival_ns < end
         and _left(request, end) > begin
     )
-    slots, word = (
-        (slots_per_instance(config), slot_word(config)) if config is not None else (0, "slot")
-    )
+    slots, word = (slots_per_instance(config), slot_word(config)) if config else (0, "slot")
     strips = sequence_strips(model.requests, begin, slots, word)
-    return TimelineLanes(model.name, lanes, bars, waits, strips)
+    return TimelineLanes(model.name, lanes, bars, waits, (*strips, *_changes(changes, begin, end)))
 
 
 def _changes(changes: Sequence[Change], begin: int, end: int) -> Iterator[Strip]:

@@ -7,6 +7,7 @@ steps) start and end in slices.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -132,13 +133,13 @@ def _step_flows(
 
 def _queue(model: ModelRecords, pid: int, since: int) -> Iterable[dict[str, Any]]:
     """Yield the number of waiting requests at each change."""
-    changes: dict[int, int] = {}
+    changes: Counter[int] = Counter()
     for request in (*model.requests, *model.in_flight):
-        if request.batch is None and not request.answered_ns and request.enqueued_ns:
-            changes[request.enqueued_ns] = changes.get(request.enqueued_ns, 0) + 1
         if request.batch is not None:
-            for time_ns, by in ((request.enqueued_ns, 1), (request.batch.start_ns, -1)):
-                changes[time_ns] = changes.get(time_ns, 0) + by
+            changes[request.enqueued_ns] += 1
+            changes[request.batch.start_ns] -= 1
+        elif not request.answered_ns and request.enqueued_ns:
+            changes[request.enqueued_ns] += 1
     waiting = 0
     for time_ns, by in sorted(changes.items()):
         waiting += by

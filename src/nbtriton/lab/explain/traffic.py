@@ -11,13 +11,14 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import NotFoundError, UnavailableError
-from nbtriton.drawing.numbers import count, measure
+from nbtriton.drawing.numbers import count
 from nbtriton.lab.explain.parts import (
     children_of,
     critical_path,
     inside_sentence,
     is_long,
     parts_of,
+    time_text,
 )
 from nbtriton.runtime.engine import RequestRecord
 
@@ -151,7 +152,10 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
         children = children_of(chain.from_iterable(records.values()))
         parts = _of_steps(top, records, children)
         bottleneck = find_bottleneck(top, children)
-        finding = _of_pipeline(top, bottleneck, total)
+        found = (
+            bottleneck.sentence if bottleneck else "no step of these requests is recorded any more"
+        )
+        finding = f"{found}; {_mean(top, total)}"
         waits_for = bottleneck.model if bottleneck and bottleneck.part == "queue" else ""
     if is_long(name, in_flight, top, now_ns):
         finding = f"{inside}. Before: {finding}"
@@ -238,14 +242,7 @@ def _of_steps(
     return parts
 
 
-def _of_pipeline(top: Sequence[RequestRecord], bottleneck: Bottleneck | None, total: int) -> str:
-    if bottleneck is None:
-        return f"no step of these requests is recorded any more; {_mean(top, total)}"
-    return f"{bottleneck.sentence}; {_mean(top, total)}"
-
-
 def _mean(top: Sequence[RequestRecord], total: int) -> str:
-    mean_us = total / len(top) / 1000
-    time = f"{measure(mean_us / 1000)} ms" if mean_us >= 1000 else f"{measure(mean_us)} µs"
+    time = time_text(total / len(top) / 1000)
     which = "the last request" if len(top) == 1 else f"the last {count(len(top))} requests"
     return f"{which} took {time}" + (" on average" if len(top) > 1 else "")

@@ -5,12 +5,19 @@ The input is Triton's statistics JSON, so that local and remote servers are read
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 StatisticsDocument = Mapping[str, Any]  # Triton's {"model_stats": [...]}
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
+# The statistics of a version that has served nothing.
+_NOTHING: Mapping[str, Any] = {
+    "inference_count": 0,
+    "execution_count": 0,
+    "inference_stats": {key: {"count": 0, "ns": 0} for key in (*_STAGES, "success")},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +78,15 @@ def breakdown(
 
     Statistics that restarted in between (the model was reloaded) count from zero.
     """
-    old = {e["version"]: e for e in before["model_stats"] if e["name"] == model}
+    old = {entry["version"]: entry for entry in before["model_stats"] if entry["name"] == model}
     grown = []
-    for entry in after["model_stats"]:
-        if entry["name"] != model:
-            continue
-        start = old.get(entry["version"])
-        if start is not None and _count(start, "queue") > _count(entry, "queue"):
-            start = None
-        if _count(entry, "queue") > (0 if start is None else _count(start, "queue")):
-            grown.append((start, entry))
+    for end in after["model_stats"]:
+        if end["name"] == model:
+            start = old.get(end["version"], _NOTHING)
+            if _change(start, end, "queue", "count") < 0:
+                start = _NOTHING
+            if _change(start, end, "queue", "count"):
+                grown.append((start, end))
     if not grown:
         return None
     start, end = max(grown, key=lambda pair: int(pair[1]["version"]))
@@ -90,7 +96,27 @@ def breakdown(
             f"WARNING: Multiple versions of model {model} are serving inference requests. "
             f"The statistics are those of version {end['version']}."
         )
-    return _difference(model, start, end, warning)
+
+    def average_us(key: str) -> float:
+        count = _change(start, end, key, "count")
+        return _change(start, end, key, "ns") / count / 1000 if count else 0.0
+
+    sizes = Counter(_executions_by_size(end))
+    sizes.subtract(_executions_by_size(start))
+    stages = {f"{key}_us": average_us(key) for key in _STAGES}
+    request_us = average_us("success")
+    return ServerBreakdown(
+        model=model,
+        version=str(end["version"]),
+        success_count=_change(start, end, "success", "count"),
+        inference_count=int(end["inference_count"]) - int(start["inference_count"]),
+        execution_count=int(end["execution_count"]) - int(start["execution_count"]),
+        request_us=request_us,
+        overhead_us=max(0.0, request_us - sum(stages.values())),
+        batch_sizes={size: n for size, n in sorted(sizes.items()) if n > 0},
+        warning=warning,
+        **stages,
+    )
 
 
 def with_composing(
@@ -120,42 +146,9 @@ def network_us(client_avg_us: float, server: ServerBreakdown | None) -> float:
     return max(0.0, client_avg_us - (server.accounted_us if server else 0.0))
 
 
-def _count(entry: Mapping[str, Any], stage: str) -> int:
-    return int(entry["inference_stats"][stage]["count"])
-
-
-def _difference(
-    model: str, start: Mapping[str, Any] | None, end: Mapping[str, Any], warning: str
-) -> ServerBreakdown:
-    def plain(key: str) -> int:
-        return int(end[key]) - (int(start[key]) if start else 0)
-
-    def stage(key: str) -> tuple[int, int]:
-        now = end["inference_stats"][key]
-        was = start["inference_stats"][key] if start else {"count": 0, "ns": 0}
-        return int(now["count"]) - int(was["count"]), int(now["ns"]) - int(was["ns"])
-
-    def average_us(key: str) -> float:
-        count, ns = stage(key)
-        return ns / count / 1000 if count else 0.0
-
-    sizes = _executions_by_size(end)
-    for size, executions in (_executions_by_size(start) if start else {}).items():
-        sizes[size] = sizes.get(size, 0) - executions
-    stages = {f"{key}_us": average_us(key) for key in _STAGES}
-    request_us = average_us("success")
-    return ServerBreakdown(
-        model=model,
-        version=str(end["version"]),
-        success_count=stage("success")[0],
-        inference_count=plain("inference_count"),
-        execution_count=plain("execution_count"),
-        request_us=request_us,
-        overhead_us=max(0.0, request_us - sum(stages.values())),
-        batch_sizes={size: n for size, n in sorted(sizes.items()) if n > 0},
-        warning=warning,
-        **stages,
-    )
+def _change(start: Mapping[str, Any], end: Mapping[str, Any], stage: str, what: str) -> int:
+    old, new = (int(entry["inference_stats"][stage][what]) for entry in (start, end))
+    return new - old
 
 
 def _executions_by_size(entry: Mapping[str, Any]) -> dict[int, int]:

@@ -10,12 +10,13 @@ import math
 import random
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from nbtriton.common.checks import is_number
+from nbtriton.common.checks import is_list, is_number
 from nbtriton.common.errors import InvalidArgumentError
 
 Distribution = Literal["constant", "poisson"]
+LoadMode = Literal["concurrency", "request_rate", "intervals", "periodic", "replay"]
 # Each outstanding request has its own record, and each level its own second.
 MOST_OUTSTANDING = 100_000
 MOST_LEVELS = 10_000
@@ -25,6 +26,7 @@ MOST_LEVELS = 10_000
 class Concurrency:
     """Closed loop: exactly ``value`` outstanding requests; the end of one starts the next."""
 
+    mode: ClassVar[LoadMode] = "concurrency"
     value: int
 
     @property
@@ -37,6 +39,7 @@ class Concurrency:
 class RequestRate:
     """Open loop: ``value`` requests per second, sent whether or not responses came."""
 
+    mode: ClassVar[LoadMode] = "request_rate"
     value: float
     distribution: Distribution = "constant"
 
@@ -50,6 +53,7 @@ class RequestRate:
 class RequestIntervals:
     """Open loop: the gaps between requests in microseconds, cycled."""
 
+    mode: ClassVar[LoadMode] = "intervals"
     intervals_us: tuple[int, ...]
 
     @property
@@ -70,6 +74,7 @@ class PeriodicConcurrency:
     Ends when `end` requests are sent in all; each is sent once. For decoupled models.
     """
 
+    mode: ClassVar[LoadMode] = "periodic"
     start: int
     end: int
     step: int
@@ -100,6 +105,7 @@ class RecordedArrivals:
         The speed.
     """
 
+    mode: ClassVar[LoadMode] = "replay"
     arrivals_ns: tuple[int, ...]
     period_ns: int
     value: float = 1.0
@@ -216,8 +222,7 @@ def read_speeds(speed: float | Sequence[float]) -> tuple[float, ...]:
     ------
     InvalidArgumentError
     """
-    several = isinstance(speed, Sequence) and not isinstance(speed, str | bytes)
-    speeds: tuple[Any, ...] = tuple(speed) if several else (speed,)  # type: ignore[arg-type]
+    speeds: tuple[Any, ...] = tuple(speed) if is_list(speed) else (speed,)  # type: ignore[arg-type]
     for each in speeds:
         if not is_number(each) or each <= 0:
             raise InvalidArgumentError(f"speed must be a number above 0, found {each!r}")

@@ -15,15 +15,8 @@ from nbtriton.lab.perf.breakdown import (
     breakdown,
     with_composing,
 )
-from nbtriton.lab.perf.loads import (
-    Concurrency,
-    Load,
-    PeriodicConcurrency,
-    RecordedArrivals,
-    RequestIntervals,
-    RequestRate,
-)
-from nbtriton.lab.perf.point import LoadMode, PerfPoint
+from nbtriton.lab.perf.loads import Concurrency, Load, LoadMode, RequestRate
+from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Workload
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.traffic import Repeated, Sequences, Traffic
@@ -367,17 +360,8 @@ def point_of(
     models : sequence of str
         The model, and the composing models of an ensemble.
     """
-    mode: LoadMode = "request_rate"
-    if isinstance(level.load, Concurrency):
-        mode = "concurrency"
-    elif isinstance(level.load, RequestIntervals):
-        mode = "intervals"
-    elif isinstance(level.load, PeriodicConcurrency):
-        mode = "periodic"
-    elif isinstance(level.load, RecordedArrivals):
-        mode = "replay"
     return measured_point(
-        mode, level.load.value, rule, verdict, statistics, models,
+        level.load.mode, level.load.value, rule, verdict, statistics, models,
         configuration=level.configuration,
         batch_size=level.workload.batch_size,
         sequences=level.workload.sequences is not None,
@@ -442,13 +426,6 @@ def measured_point(
     )
 
 
-def _shortest_s(verdict: Verdict) -> float:
-    """Return the shortest latency in seconds."""
-    return min(
-        (min(w.latencies_ns) / 1e9 for w in verdict.windows if len(w.latencies_ns)), default=0.0
-    )
-
-
 def _missed_rate(
     mode: LoadMode, value: float, measured: Measurement, verdict: Verdict, *, varies: bool
 ) -> str:
@@ -463,7 +440,7 @@ def _missed_rate(
     """
     if mode not in ("request_rate", "intervals"):
         return ""
-    shortest_s = _shortest_s(verdict)
+    shortest_s = measured.shortest_ns / 1e9
     # Of a number of requests, the window begins with the first: none can have ended before that.
     before_s = shortest_s if verdict.outcome == "not judged" else 0.0
     due = value * (measured.window_s - before_s)
@@ -474,7 +451,7 @@ def _missed_rate(
         return ""
     # Most waited longer to be sent than in the server: the sender is the cause. Medians, as one stall
     # at the end of a window lengthens it without making a request late.
-    late_ns = [ns for window in verdict.windows for ns in window.lateness_ns]
+    late_ns = measured.lateness_ns
     if late_ns and median(late_ns) / 1e9 > measured.latency.p50_us / 1e6 - shortest_s:
         return ""
     return (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from nbtriton.common.checks import CALL, NAME, SERVER, Kind, check, is_number, optional
+from nbtriton.common.checks import CALL, NAME, SERVER, Kind, check, is_list, is_number, optional
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.lab.perf.loads import (
     Concurrency,
@@ -207,7 +207,7 @@ class PerfOptions:
 
     def call_options(self) -> tuple[CallOptions, ...]:
         """Return the options of requests in turn: priorities and timeouts, and the version of all."""
-        priorities, timeouts_us = _numbers(self.priority), _numbers(self.timeout_us)
+        priorities, timeouts_us = _listed(self.priority), _listed(self.timeout_us)
         version = (
             CallOptions() if self.model_version is None else CallOptions(version=self.model_version)
         )
@@ -224,8 +224,7 @@ class PerfOptions:
 
     def batch_sizes(self) -> list[int | None]:
         """Return the rows per request of each workload; None for those of the data."""
-        size = self.batch_size
-        return list(size) if isinstance(size, Sequence) and not isinstance(size, str) else [size]
+        return _listed(self.batch_size)
 
     def window_plan(self, levels: int | None) -> WindowPlan:
         """Return the plan of windows for a run of `levels` levels in all; None if unknown."""
@@ -271,5 +270,5 @@ class PerfOptions:
         )
 
 
-def _numbers(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+def _listed(value: Any) -> list[Any]:
+    return list(value) if is_list(value) else [value]

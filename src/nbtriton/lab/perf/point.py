@@ -6,11 +6,12 @@ import math
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.drawing.numbers import measure
 from nbtriton.lab.perf.breakdown import ServerBreakdown
+from nbtriton.lab.perf.loads import LoadMode
 from nbtriton.lab.perf.sweep import (
     Configuration,
     Configurator,
@@ -24,9 +25,6 @@ from nbtriton.options.reading import quoted
 
 if TYPE_CHECKING:
     from nbtriton.serving.server import Server
-
-
-LoadMode = Literal["concurrency", "request_rate", "intervals", "periodic", "replay"]
 
 
 # The column of a frame with the value of a load; all others are rates.

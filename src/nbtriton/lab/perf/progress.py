@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import TextIO
 
 from nbtriton.drawing.numbers import count, measure
 from nbtriton.lab.perf.point import PerfPoint
+
+_log = logging.getLogger("nbtriton.lab.perf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,21 @@ class PerfProgress:
 Observer = Callable[[PerfProgress], None]
 
 
+class GuardedObserver:
+    """Calls an observer, which must not hurt a measurement: after an error it is not called again."""
+
+    def __init__(self, observer: Observer | None) -> None:
+        self._observer = observer
+
+    def __call__(self, progress: PerfProgress) -> None:
+        try:
+            if self._observer is not None:
+                self._observer(progress)
+        except Exception:
+            _log.exception("the observer of a measurement raised and was removed")
+            self._observer = None
+
+
 def progress_line(progress: PerfProgress) -> tuple[str, float | None]:
     """Return the text beside the progress bar, and the completed share if known."""
     words = [progress.what]
@@ -124,28 +142,23 @@ class TerminalLine:
         self._stream = stream
         self._replaces = stream.isatty()
         self._due_s = _LINE_S
-        self._written = False
+        self.written = False  # whether the line is on the terminal
 
     def __call__(self, progress: PerfProgress) -> None:
         line, _share = progress_line(progress)
         if self._replaces:
             width = shutil.get_terminal_size().columns - 1
             self._write(f"\r{line[:width]:<{width}}")
-            self._written = True
+            self.written = True
         elif progress.elapsed_s >= self._due_s:
             self._due_s = progress.elapsed_s + _LINE_S
             self._write(f"{line}\n")
 
-    @property
-    def written(self) -> bool:
-        """Whether the line is on the terminal."""
-        return self._written
-
     def clear(self) -> None:
         """Remove the line from the terminal."""
-        if self._written:
+        if self.written:
             self._write(f"\r{'':<{shutil.get_terminal_size().columns - 1}}\r")
-            self._written = False
+            self.written = False
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

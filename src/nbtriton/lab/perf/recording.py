@@ -11,6 +11,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -335,14 +336,11 @@ class _Compressed(gzip.GzipFile):
 
 def _lines(content: bytes) -> Iterator[bytes]:
     """Yield the lines of a file, which may be compressed or truncated."""
-    if not content.startswith(b"\x1f\x8b"):
-        yield from content.splitlines(keepends=True)
-        return
-    with gzip.open(io.BytesIO(content)) as file:
-        try:
-            yield from file
-        except (EOFError, OSError):
-            return
+    file: IO[bytes] = io.BytesIO(content)
+    if content.startswith(b"\x1f\x8b"):
+        file = cast("IO[bytes]", gzip.GzipFile(fileobj=file))
+    with suppress(EOFError, OSError):
+        yield from file
 
 
 def _checked_header(found: Any, place: Path) -> dict[str, Any]:

@@ -136,7 +136,4 @@ def collect(
 
 
 def _joined(parts: Iterable[Iterable[int]]) -> Sequence[int]:
-    joined = array("q")
-    for part in parts:
-        joined.extend(part)
-    return joined
+    return array("q", itertools.chain.from_iterable(parts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,14 +9,12 @@ from functools import partial
 from nbtriton.lab.perf.loads import LevelPlan, Load
 from nbtriton.lab.perf.measure import Level
 from nbtriton.lab.perf.point import PerfPoint, describe
-from nbtriton.lab.perf.progress import LevelProgress, Observer, PerfProgress
+from nbtriton.lab.perf.progress import GuardedObserver, LevelProgress, Observer, PerfProgress
 from nbtriton.lab.perf.sweep import Configuration
 
 # Measures one level until its verdict, and calls the function with its progress. Returns the point (None if
 # interrupted before its first window), and whether it was interrupted.
 Measure = Callable[[Level, Callable[[LevelProgress], None]], tuple[PerfPoint | None, bool]]
-
-_log = logging.getLogger("nbtriton.lab.perf")
 
 
 class Session:
@@ -51,7 +48,7 @@ class Session:
         self.notes: list[str] = []
         self._measure_level = measure
         self._total = total
-        self._observer = observer
+        self._observer = GuardedObserver(observer)
         self._done = 0  # measured levels, and levels skipped by a search
         self._measured = 0
         self._started_s = self._level_started_s = time.monotonic()
@@ -91,12 +88,8 @@ class Session:
         if interrupted:
             raise KeyboardInterrupt
         # More load would not help a level without a single response.
-        return point is not None and point.outcome in (
-            "stable",
-            "unstable",
-            "not judged",
-            "predicted",
-        )
+        going_on = ("stable", "unstable", "not judged", "predicted")
+        return point is not None and point.outcome in going_on
 
     def report_loading(self, configuration: Configuration) -> None:
         """Report that models are loaded with the options of a sweep."""
@@ -106,8 +99,6 @@ class Session:
             )
 
     def _report(self, what: str, level: Level | None, progress: LevelProgress) -> None:
-        if self._observer is None:
-            return
         elapsed_s = time.monotonic() - self._started_s
         eta_s = None
         if self._total is not None and self._measured:
@@ -115,24 +106,20 @@ class Session:
             finished_s = self._level_started_s - self._started_s
             left_s = finished_s / self._measured * (self._total - self._done)
             eta_s = max(0.0, left_s - (elapsed_s - finished_s))
-        whole = PerfProgress(
-            level=self._done + 1,
-            levels=self._total,
-            what=what,
-            window=progress.windows,
-            max_windows=level.max_windows if level else 0,
-            requests=progress.requests,
-            max_requests=level.request_count if level else 0,
-            elapsed_s=elapsed_s,
-            eta_s=eta_s,
-            infer_per_s=progress.requests_per_s * (level.workload.batch_size if level else 0),
-            points=tuple(self.points),
-            loads=self._loads,
-            target_ms=self._target_ms,
+        self._observer(
+            PerfProgress(
+                level=self._done + 1,
+                levels=self._total,
+                what=what,
+                window=progress.windows,
+                max_windows=level.max_windows if level else 0,
+                requests=progress.requests,
+                max_requests=level.request_count if level else 0,
+                elapsed_s=elapsed_s,
+                eta_s=eta_s,
+                infer_per_s=progress.requests_per_s * (level.workload.batch_size if level else 0),
+                points=tuple(self.points),
+                loads=self._loads,
+                target_ms=self._target_ms,
+            )
         )
-        try:
-            self._observer(whole)
-        except Exception:
-            # An observer must not hurt the measurement: after an error it is not called again.
-            _log.exception("the observer of a measurement raised and was removed")
-            self._observer = None

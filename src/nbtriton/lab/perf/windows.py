@@ -193,26 +193,34 @@ class Measurement:
     error_count: int
     first_error: str
     latency: LatencySummary
-    stabilizing_us: float
-    delayed_fraction: float
-    lateness_avg_us: float
+    shortest_ns: int
+    lateness_ns: Sequence[int]
     sequence_count: int = 0
     stream: StreamSummary | None = None
+
+    @property
+    def delayed_fraction(self) -> float:
+        """The share of requests that were sent late (PA14)."""
+        late = self.lateness_ns
+        return sum(ns > DELAYED_FROM_NS for ns in late) / len(late) if late else 0.0
+
+    @property
+    def lateness_avg_us(self) -> float:
+        """Their mean delay."""
+        return fmean(self.lateness_ns) / 1000 if self.lateness_ns else 0.0
 
 
 def merge(windows: Sequence[Window], rule: StabilityRule) -> Measurement:
     """Merge windows into the measurement of a level."""
     pool = list(chain.from_iterable(w.latencies_ns for w in windows))
-    late = list(chain.from_iterable(w.lateness_ns for w in windows))
     return Measurement(
         window_s=sum(w.seconds for w in windows),
         request_count=len(pool),
         error_count=sum(w.errors for w in windows),
         first_error=next((w.first_error for w in windows if w.first_error), ""),
         latency=summarize(pool, rule.percentile),
-        stabilizing_us=rule.latency_us(pool),
-        delayed_fraction=sum(ns > DELAYED_FROM_NS for ns in late) / len(late) if late else 0.0,
-        lateness_avg_us=fmean(late) / 1000 if late else 0.0,
+        shortest_ns=min(pool, default=0),
+        lateness_ns=list(chain.from_iterable(w.lateness_ns for w in windows)),
         sequence_count=sum(w.sequences for w in windows),
         stream=_merge_streams(windows, rule),
     )
