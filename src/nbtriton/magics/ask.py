@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from IPython.core.error import UsageError
 from IPython.core.magic import (
@@ -24,6 +24,7 @@ from nbtriton.drawing.numbers import count, counted, measure
 from nbtriton.drawing.table import Column, table_html, table_text
 from nbtriton.lab.explain.explanation import why
 from nbtriton.magics.common import (
+    arguments,
     evaluate,
     keep,
     keep_option,
@@ -36,7 +37,8 @@ from nbtriton.magics.common import (
 )
 from nbtriton.model.config import format_pbtxt
 from nbtriton.model.tensors import format_shape, numpy_dtype, shape_of
-from nbtriton.options.reading import name_list, quoted, unquoted
+from nbtriton.options.blocks import REQUEST
+from nbtriton.options.reading import quoted, unquoted
 from nbtriton.runtime.engine import InferenceResult, ModelSignature, ServerHistory
 from nbtriton.runtime.engine.diagnostics.interpreter import advice
 from nbtriton.runtime.engine.events import events
@@ -50,18 +52,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Options of `%triton_infer`, by the names of `Server.infer`.
-_REQUEST_OPTIONS = (
-    "version", "outputs", "request_id", "priority", "timeout_us", "sequence_id",
-    "sequence_start", "sequence_end",
-)  # fmt: skip
-
-
-def _sequence_id(text: str) -> int | str:
-    """Read a correlation id: digits are a number, unless they are quoted."""
-    return int(text) if text.isdecimal() else unquoted(text)
-
-
 @magics_class
 class AskMagics(Magics):
     """``%triton_infer``, ``_status``, ``_dag``, ``_watch``, ``_events``, ``_why`` and ``_timeline``."""
@@ -73,23 +63,7 @@ class AskMagics(Magics):
     @argument(
         "inputs", nargs="*", metavar="INPUT=EXPR", help="whole tensors, batch dimension first"
     )
-    @argument("--version", type=int, default=-1, metavar="N", help="by default the highest")
-    @argument("--outputs", type=name_list, default=[], metavar="NAMES", help="by default all")
-    @argument("--request-id", default="", metavar="ID", help="comes back with the response")
-    @argument(
-        "--priority",
-        type=int,
-        default=0,
-        metavar="N",
-        help="1 is the highest; 0: the model's default",
-    )
-    @argument("--timeout-us", type=int, default=0, metavar="US", help="longest wait in the queue")
-    @argument(
-        "--sequence-id", dest="sequence_id", type=_sequence_id, default=0, metavar="ID",
-        help="the sequence that the request belongs to: a number, or a text",
-    )  # fmt: skip
-    @argument("--sequence-start", action="store_true", help="it is the sequence's first request")
-    @argument("--sequence-end", action="store_true", help="it is the sequence's last request")
+    @arguments(REQUEST)
     @keep_option
     @line_magic
     def triton_infer(self, line: str) -> Any:
@@ -112,7 +86,7 @@ class AskMagics(Magics):
             )
         values = {name: evaluate(self.shell, text, f"{name}=") for name, text in inputs.items()}
         begun_ns = monotonic_ns()
-        given = {name: getattr(options, name) for name in _REQUEST_OPTIONS}
+        given = {one.parameter: getattr(options, one.parameter) for one in REQUEST}
         try:
             signature = server().engine.inspection.signature(options.name, options.version)
             if signature.decoupled:
@@ -433,7 +407,7 @@ def split_inputs(line: str) -> tuple[str, dict[str, str]]:
 _SHOWN_FIRST, _SHOWN_LAST = 15, 5
 
 
-class Responses(list["InferenceResult"]):
+class Responses(Sequence["InferenceResult"]):
     """The responses to one request; shows each with its time.
 
     Attributes
@@ -444,8 +418,16 @@ class Responses(list["InferenceResult"]):
         True if the user stopped the stream; the request was then cancelled.
     """
 
-    times_ms: tuple[float, ...] = ()
-    interrupted = False
+    def __init__(
+        self,
+        responses: Sequence[InferenceResult],
+        times_ms: Sequence[float],
+        *,
+        interrupted: bool = False,
+    ) -> None:
+        self._responses = tuple(responses)
+        self.times_ms = tuple(times_ms)
+        self.interrupted = interrupted
 
     @classmethod
     def of(cls, stream: Iterable[InferenceResult]) -> Responses:
@@ -470,9 +452,17 @@ class Responses(list["InferenceResult"]):
             if responses and not error.hint:
                 error.hint = f"{len(responses)} responses came before it; server.stream(…) has them"
             raise
-        found = cls(responses)
-        found.times_ms, found.interrupted = tuple(times_ms), interrupted
-        return found
+        return cls(responses, times_ms, interrupted=interrupted)
+
+    @overload
+    def __getitem__(self, index: int) -> InferenceResult: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[InferenceResult]: ...
+    def __getitem__(self, index: int | slice) -> InferenceResult | Sequence[InferenceResult]:
+        return self._responses[index]
+
+    def __len__(self) -> int:
+        return len(self._responses)
 
     def to_frame(self) -> pd.DataFrame:
         """Return all responses as one DataFrame, the number of the response first in its index."""

@@ -35,10 +35,7 @@ from nbtriton.serving.server import Server, server
 if TYPE_CHECKING:
     from argparse import Namespace
 
-_SCHEDULING = (
-    "max_batch_size", "instances", "kind", "gpus", "dynamic_batching", "max_queue_delay_us",
-    "preferred", "read_only_inputs", "isolation", "resources",
-)  # fmt: skip
+_CONFIGURED = (*(one.parameter for one in SCHEDULING), "read_only_inputs", "resources")
 # A model has one of them.
 _SCHEDULERS = {"dynamic_batching", "sequence_batching", "ensemble_scheduling"}
 
@@ -115,7 +112,7 @@ class DefineMagics(Magics):
         config = (
             ModelConfig() if options.config is None else read_config(self.shell, options.config)
         )
-        config = apply_options(config, **{name: getattr(options, name) for name in _SCHEDULING})
+        config = apply_options(config, **{name: getattr(options, name) for name in _CONFIGURED})
         if options.env is not None:
             return self._load_apart(options, config, cell)
         defined = cells.run_body(self.shell, f"%%triton_model {options.line}", cell)

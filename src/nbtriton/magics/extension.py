@@ -42,7 +42,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     install_pb_utils()
     completion.register(shell, _classes())
     views.register(shell)
-    _configure(shell)
+    if not _registered(shell):  # a reloaded extension has already applied the configuration
+        configurables: list[Any] = shell.configurables  # its type names shells alone
+        configurables.append(NBTriton(parent=shell))
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
@@ -53,7 +55,8 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     if not _reloads(shell):
         views.stop()
         close_server()
-        _forget(shell)
+        for one in _registered(shell):
+            shell.configurables.remove(one)
     completion.unregister(shell, magic_methods())
     views.unregister(shell)
     # IPython has no call that removes magics.
@@ -118,19 +121,6 @@ NBTriton: type[Configurable] = type(
     (Configurable,),
     {"__doc__": "Options of nbtriton's server in this kernel.", "__module__": __name__, **_OPTIONS},
 )
-
-
-def _configure(shell: InteractiveShell) -> None:
-    """Apply the shell's configuration of `NBTriton`; a reloaded extension has already applied it."""
-    if not _registered(shell):
-        configurables: list[Any] = shell.configurables  # its type names shells alone
-        configurables.append(NBTriton(parent=shell))
-
-
-def _forget(shell: InteractiveShell) -> None:
-    """Forget the options; the server has been closed."""
-    for one in _registered(shell):
-        shell.configurables.remove(one)
 
 
 def _registered(shell: InteractiveShell) -> list[Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from nbtriton.options.reading import ISOLATIONS, int_list, switch
+from nbtriton.options.reading import ISOLATIONS, int_list, name_list, switch, unquoted
 from nbtriton.options.table import Option
 
 
@@ -21,6 +21,21 @@ class CallOptions(TypedDict, total=False):
     parameters: Mapping[str, bool | int | str]
 
 
+def _sequence_id(text: str) -> int | str:
+    """Read a correlation id: digits are a number, unless they are quoted."""
+    return int(text) if text.isdecimal() else unquoted(text)
+
+
+REQUEST = (
+    Option("--version", "by default the highest", "N", int, -1),
+    Option("--outputs", "by default all", "NAMES", name_list, []),
+    Option("--request-id", "comes back with the response", "ID", default=""),
+    Option("--priority", "1 is the highest; 0: the model's default", "N", int, 0),
+    Option("--timeout-us", "longest wait in the queue", "US", int, 0),
+    Option("--sequence-id", "the sequence that the request belongs to: a number, or a text", "ID", _sequence_id, 0),
+    Option("--sequence-start", "it is the sequence's first request", default=False, action="store_true"),
+    Option("--sequence-end", "it is the sequence's last request", default=False, action="store_true"),
+)  # fmt: skip
 # How a model is batched and where it runs.
 SCHEDULING = (
     Option("--max-batch-size", "largest batch; 0: no batching (what the model says, else 0)", "N", int),

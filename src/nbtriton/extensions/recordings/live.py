@@ -13,7 +13,7 @@ from nbtriton.extensions.recordings.traffic import Planned
 from nbtriton.lab.perf.breakdown import StatisticsDocument
 from nbtriton.lab.perf.driver import MAX_OUTSTANDING, LoadSpec, Submitting
 from nbtriton.lab.perf.loads import RequestRate
-from nbtriton.lab.perf.measure import measured_point, statistics_of, stop_load
+from nbtriton.lab.perf.measure import ProgressWait, measured_point, statistics_of, stop_load
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.recording import RecordedRequest
@@ -25,10 +25,6 @@ from nbtriton.lab.simulate.experiment import Due, Experiment
 from nbtriton.lab.simulate.model_profile import Profile
 from nbtriton.model.config import ModelConfig
 from nbtriton.options.blocks import CallOptions
-from nbtriton.runtime.engine.interrupts import wait_in_slices
-
-# Interval of progress reports.
-_REPORT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +250,7 @@ def play_live(
     start_ns = bound()
     try:
         run.start()
-        _wait(run, on_progress)
+        ProgressWait(run, on_progress).seconds(None)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -303,15 +299,6 @@ def points_of(
             point = replace(point, infer_per_s=point.infer_per_s * mean, notes=(*point.notes, note))
         points.append(point)
     return tuple(points)
-
-
-def _wait(run: Player, on_progress: Callable[[LevelProgress], None]) -> None:
-    before, before_ns = 0, monotonic_ns()
-    while not wait_in_slices(run.finished.wait, _REPORT_S):
-        completed, now_ns = run.completed(), monotonic_ns()
-        rate = (completed - before) * 1e9 / (now_ns - before_ns)
-        on_progress(LevelProgress(0, completed, rate))
-        before, before_ns = completed, now_ns
 
 
 def play_simulated(

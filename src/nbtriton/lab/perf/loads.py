@@ -252,7 +252,7 @@ def parse_levels(
         With perf_analyzer's text.
     """
 
-    def fail(what: str) -> InvalidArgumentError:
+    def fail(what: str = "The value does not match <start:end:step>.") -> InvalidArgumentError:
         return InvalidArgumentError(
             f"Failed to parse {option}. {what}",
             hint='write 8, "1:32", "1:32:4", "1:32:x2", "1,2,8" or a list of numbers',
@@ -264,33 +264,30 @@ def parse_levels(
                 raise TypeError
             read = float(item)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
-            raise fail("The value does not match <start:end:step>.") from None
+            raise fail() from None
         if not math.isfinite(read) or (integral and read != int(read)):
-            raise fail("The value does not match <start:end:step>.")
+            raise fail()
         return int(read) if integral else read
 
     levels: Levels
     if isinstance(value, str) and ":" in value:
-        parts = value.split(":")
-        geometric = len(parts) == 3 and parts[2].startswith("x")
-        if len(parts) > 3:
-            raise fail("The value does not match <start:end:step>.")
-        step = number(parts[2].removeprefix("x")) if len(parts) == 3 else 1
-        levels = LevelRange(number(parts[0]), number(parts[1]), step, geometric)
+        start, end, step = (*value.split(":"), "1")[:3]
+        if value.count(":") > 2:
+            raise fail()
+        geometric = step.startswith("x")
+        levels = LevelRange(number(start), number(end), number(step.removeprefix("x")), geometric)
         if levels.step <= (1 if geometric else 0):
             raise fail("The step of the search range must go up.")
         if levels.end and levels.end < levels.start:
             raise fail("The end of the search range must not be less than its start.")
     elif isinstance(value, range) and len(value) > 1 and value.step > 0:
         levels = LevelRange(value[0], value[-1], value.step)
-    elif isinstance(value, str):
-        levels = tuple(number(item) for item in value.split(","))
-    elif isinstance(value, Iterable) and not isinstance(value, bytes):
-        levels = tuple(number(item) for item in value)
     else:
-        levels = (number(value),)
-    if not isinstance(levels, LevelRange) and not levels:
-        raise fail("The value does not match <start:end:step>.")
+        several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+        given = value.split(",") if isinstance(value, str) else value if several else [value]
+        levels = tuple(number(item) for item in given)  # type: ignore[union-attr]
+        if not levels:
+            raise fail()
     if isinstance(levels, LevelRange):
         first, last = levels.start, levels.end
         count = 0 if levels.geometric else (last - first) / levels.step

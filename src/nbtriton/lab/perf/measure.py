@@ -174,7 +174,7 @@ def measure_level(
         return now_ns
 
     run = _load(server, model, level)
-    wait = _Wait(run, on_progress)
+    wait = ProgressWait(run, on_progress)
     start_ns = 0
     verdict: Verdict | None = None
     interrupted = False
@@ -264,7 +264,7 @@ def statistics_of(server: Target, models: Sequence[str], version: int = -1) -> S
     return {"model_stats": [entry for entries in found for entry in entries]}
 
 
-class _Wait:
+class ProgressWait:
     """Waits for a load, and reports its progress meanwhile."""
 
     def __init__(self, run: LoadRun, on_progress: Callable[[LevelProgress], None]) -> None:
@@ -302,7 +302,7 @@ class _Wait:
         self._on_progress(LevelProgress(self._windows, completed, rate))
 
 
-def _warm_up(run: LoadRun, level: Level, wait: _Wait) -> float:
+def _warm_up(run: LoadRun, level: Level, wait: ProgressWait) -> float:
     """Run the load until it is steady; return its longest latency, in microseconds."""
     generation = level.load.value if isinstance(level.load, Concurrency) else 1
     start_ns = monotonic_ns()
@@ -315,7 +315,7 @@ def _warm_up(run: LoadRun, level: Level, wait: _Wait) -> float:
     return max(latencies_ns, default=now_ns - start_ns) / 1000
 
 
-def _wait_window(run: LoadRun, plan: WindowPlan, start_ns: int, wait: _Wait) -> None:
+def _wait_window(run: LoadRun, plan: WindowPlan, start_ns: int, wait: ProgressWait) -> None:
     completed_before = run.completed()
     while True:
         now_ns = monotonic_ns()

@@ -72,7 +72,9 @@ def sequence_plan(
     configs : mapping
         The model's configuration, and those of the composing models of an ensemble.
     plan : SequencePlan
-        The user's plan. serial : bool Whether requests of one sequence could overtake each other.
+        The user's.
+    serial : bool
+        Whether requests of one sequence could overtake each other.
     """
     stateful = [c for c in configs.values() if c.HasField("sequence_batching")]
     if not stateful:

@@ -39,12 +39,9 @@ if TYPE_CHECKING:
 
 def _each(accepts: Any) -> Any:
     """Accept one, or a list of at least one."""
-
-    def accepted(value: Any) -> bool:
-        several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        return bool(value) and all(map(accepts, value)) if several else accepts(value)
-
-    return accepted
+    return lambda value: (
+        len(value) > 0 and all(map(accepts, value)) if is_list(value) else accepts(value)
+    )
 
 
 # As perf_analyzer has it (PA31).
