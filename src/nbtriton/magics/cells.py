@@ -19,7 +19,7 @@ from IPython.core.error import UsageError
 from nbtriton.backends.signature import names_tensors
 from nbtriton.common.errors import ConfigError, nearest
 from nbtriton.magics.common import say
-from nbtriton.options.reading import quoted, unquoted
+from nbtriton.options.reading import quoted
 from nbtriton.serving.repository.export.sources import SOURCE, free_names
 from nbtriton.serving.server import Server, server
 
@@ -206,7 +206,6 @@ def environment_folder(text: str) -> str:
     UsageError
         There is no environment of this name, and no such file.
     """
-    text = unquoted(text)
     if text in MADE:
         return str(MADE[text])
     path = Path(text).expanduser()

@@ -129,7 +129,6 @@ def read_config(shell: InteractiveShell, text: str) -> ModelConfig:
     ``--config base.pbtxt``, ``--config base``, ``--config configs["a"]`` and
     ``--config "max_batch_size: 8"`` are all understood: none can be taken for another.
     """
-    text = unquoted(text)
     path = Path(text).expanduser()
     if text.isidentifier() and text in shell.user_ns:
         value = shell.user_ns[text]

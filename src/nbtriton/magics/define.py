@@ -29,6 +29,7 @@ from nbtriton.model.config import (
 from nbtriton.model.config.dataflow import called_models, parse_dataflow
 from nbtriton.options.blocks import SCHEDULING
 from nbtriton.options.reading import name_list, unquoted
+from nbtriton.options.table import Option
 from nbtriton.runtime.engine import ModelHandle
 from nbtriton.serving.server import Server, server
 
@@ -36,6 +37,24 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 _CONFIGURED = (*(one.parameter for one in SCHEDULING), "read_only_inputs", "resources")
+_MODEL = (
+    Option(
+        "--config", "pbtxt under these options: a file, a variable, an expression, or the text in quotes", "FILE|EXPR|TEXT"),
+    Option("--class", "the class or function that is the model, where the cell defines several", "NAME", name="chosen"),
+    Option("--version", "by default the highest, or 1", "N", int),
+    Option("--env", "run the cell as a model.py in an environment of its own, of %%triton_env, or packed", "NAME|PATH"),
+    Option(
+        "--resources", "with --isolation ray: what each instance takes of its node, such as CPU=2,GPU=1 (CPU=1)",
+        "NAME=AMOUNT,…"),
+    Option(
+        "--read-only-inputs", "the model only reads its inputs: it gets them without a copy, numpy's read-only",
+        action="store_true"),
+    Option("--example", "a sample batch, from which a torch module's tensors are learnt", "EXPR"),
+)  # fmt: skip
+_ENSEMBLE = (
+    Option("--output", "tensors that are outputs although a line uses them", "NAMES", name_list, [], action="extend"),
+    Option("--max-batch-size", "by default the smallest of the steps'", "N", int),
+)  # fmt: skip
 # A model has one of them.
 _SCHEDULERS = {"dynamic_batching", "sequence_batching", "ensemble_scheduling"}
 
@@ -50,35 +69,7 @@ class DefineMagics(Magics):
 
     @magic(cell_magic)
     @argument("name", type=unquoted, help="the model's name")
-    @arguments(SCHEDULING)
-    @argument(
-        "--config", metavar="FILE|EXPR|TEXT",
-        help="pbtxt under these options: a file, a variable, an expression, or the text in quotes",
-    )  # fmt: skip
-    @argument(
-        "--class", dest="chosen", metavar="NAME",
-        help="the class or function that is the model, where the cell defines several",
-    )  # fmt: skip
-    @argument("--version", type=int, metavar="N", help="by default the highest, or 1")
-    @argument(
-        "--env", metavar="NAME|PATH",
-        help="run the cell as a model.py in an environment of its own, of %%triton_env, or packed",
-    )  # fmt: skip
-    @argument(
-        "--resources", metavar="NAME=AMOUNT,…",
-        help="with --isolation ray: what each instance takes of its node, such as CPU=2,GPU=1 (CPU=1)",
-    )  # fmt: skip
-    @argument(
-        "--read-only-inputs",
-        action="store_true",
-        default=None,
-        help="the model only reads its inputs: it gets them without a copy, numpy's read-only",
-    )
-    @argument(
-        "--example",
-        metavar="EXPR",
-        help="a sample batch, from which a torch module's tensors are learnt",
-    )
+    @arguments(SCHEDULING, _MODEL)
     def triton_model(self, options: Namespace, cell: str) -> Any:
         """Load the model that this cell defines; running the cell again replaces it without losing a request.
 
@@ -123,9 +114,8 @@ class DefineMagics(Magics):
                 f"{options.name}: the model is {others[-1].__name__}, the last torch module of the "
                 f"cell after {names}; --class NAME chooses another one."
             )
-        example = None
-        if options.example is not None:
-            example = evaluate(self.shell, unquoted(options.example), "--example ")
+        text = options.example
+        example = None if text is None else evaluate(self.shell, text, "--example ")
         handle = _load(config, model, name=options.name, version=options.version, example=example)
         self._drop_configured(options.name)
         return handle
@@ -212,17 +202,7 @@ class DefineMagics(Magics):
 
     @magic(cell_magic)
     @argument("name", type=unquoted, help="the ensemble's name")
-    @argument(
-        "--output",
-        type=name_list,
-        action="extend",
-        default=[],
-        metavar="NAMES",
-        help="tensors that are outputs although a line uses them",
-    )
-    @argument(
-        "--max-batch-size", type=int, metavar="N", help="by default the smallest of the steps'"
-    )
+    @arguments(_ENSEMBLE)
     def triton_ensemble(self, options: Namespace, cell: str) -> Any:
         """Load an ensemble: loaded models, chained.
 

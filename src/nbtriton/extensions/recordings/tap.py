@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import threading
@@ -10,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from hashlib import blake2b
 from operator import index
 from pathlib import Path
 from time import monotonic_ns
@@ -295,8 +295,8 @@ class TrafficTap(Stopping):
 
     def _number_of(self, inputs: RecordedInputs) -> int:
         key = tuple(
-            (name, tensor.datatype, tensor.shape, tensor.data and _digest(tensor.data))
-            for name, tensor in inputs.items()
+            (name, one.datatype, one.shape, one.data and blake2b(one.data, digest_size=16).digest())
+            for name, one in inputs.items()
         )
         number = self._numbers.get(key)
         if number is None:
@@ -331,10 +331,6 @@ class TrafficTap(Stopping):
         with suppress(OSError):  # the disk is full
             self._writer.close()
         self.ended.set()
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _options_of(request: InferenceRequest, version: int, options: RequestOptions) -> dict[str, Any]:

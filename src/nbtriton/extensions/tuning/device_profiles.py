@@ -107,9 +107,11 @@ def measure_devices(
     configurator = Configurator(server, model, [])
     try:
         _place(configurator, others, HOST, notes)
+        counts = ((group.count for group in config.instance_group) for config in others.values())
+        most = max(map(sum, counts))
         host = profiles[HOST] = profile(
             server, model, inputs=data.inputs, shapes=data.shapes, input_data=data.input_data,
-            at_once=_at_once(others), batch_sizes=sizes, duration_s=share_s, seed=seed, observer=observer,
+            at_once=most, batch_sizes=sizes, duration_s=share_s, seed=seed, observer=observer,
         )  # fmt: skip
         if host.interrupted:
             raise KeyboardInterrupt
@@ -123,7 +125,12 @@ def measure_devices(
             for name in placed:
                 _report(observer, f"{name} on {device}", index, len(devices), began_s)
                 points = _times_alone(server, name, requests[name], share_s / len(others))
-                models[name] = _on_gpu(host.models[name], points)
+                # The points are of single executions: the simulation adds the waits between concurrent ones.
+                own = host.models[name]
+                levels = [replace(one, at_once=level) for level in own.levels for one in points]
+                models[name] = ModelProfile(
+                    own.config, own.place, tuple(levels), output_bytes=own.output_bytes
+                )
             profiles[device] = replace(host, models=models)
             on_host |= _on_host(server, device, {name: others[name] for name in placed})
         configurator.apply_each({name: {"placement": HOST} for name in others})
@@ -156,15 +163,6 @@ def _times_alone(
     return points
 
 
-def _on_gpu(host: ModelProfile, points: Sequence[ServicePoint]) -> ModelProfile:
-    """Return a model's profile on a GPU.
-
-    The points are of single executions: the simulation adds the waits between concurrent ones.
-    """
-    levels = [replace(point, at_once=level) for level in host.levels for point in points]
-    return ModelProfile(host.config, host.place, tuple(levels), output_bytes=host.output_bytes)
-
-
 def _report(observer: Observer | None, what: str, level: int, levels: int, began_s: float) -> None:
     if observer is not None:
         elapsed_s = time.monotonic() - began_s
@@ -194,10 +192,6 @@ def _on_host(server: Server, device: str, models: Mapping[str, Any]) -> set[tupl
 def _request(root: ModelConfig, size: int, data: Data) -> Request:
     requests, _ = workloads(root, [size], data, None, root.max_batch_size)
     return requests[0].requests[0]
-
-
-def _at_once(others: Mapping[str, ModelConfig]) -> int:
-    return max(sum(group.count for group in config.instance_group) for config in others.values())
 
 
 def _place(

@@ -122,7 +122,9 @@ class InterpreterWaits:
             known = self._longest.get(name)
             if advice(name, wait) and (known is None or wait.share > known[0].share):
                 self._longest[name] = wait, configuration
-        for sentence in self._oversubscription():
+        models = [model for model in self._server.models() if model.name in self._models]
+        budget = self._server.engine.lifecycle.builder.workers.budget
+        for sentence in oversubscription(models, budget):
             self._crowded.setdefault(sentence, configuration)
         longest = max((wait.share for wait in waits.values()), default=0.0)
         return replace(point, interpreter_wait=longest)
@@ -137,10 +139,6 @@ class InterpreterWaits:
             (configuration, sentence) for sentence, configuration in self._crowded.items()
         ]
         return tuple([f"{where}: {text}" if where else text for where, text in sentences])
-
-    def _oversubscription(self) -> list[str]:
-        models = [model for model in self._server.models() if model.name in self._models]
-        return oversubscription(models, self._server.engine.lifecycle.builder.workers.budget)
 
     def _counted(self) -> dict[str, InterpreterWait]:
         return {

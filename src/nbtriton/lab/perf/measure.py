@@ -333,15 +333,6 @@ def _clamped(
     return replace(run.collect(start_ns, end_ns), start_ns=first_ns, end_ns=last_ns)
 
 
-def _server_side(
-    model: str, composing: Sequence[str], before: StatisticsDocument, after: StatisticsDocument
-) -> tuple[ServerBreakdown | None, tuple[ServerBreakdown, ...]]:
-    found = (breakdown(before, after, name) for name in composing)
-    steps = tuple(step for step in found if step is not None)
-    whole = breakdown(before, after, model)
-    return (with_composing(whole, steps) if whole else None), steps
-
-
 def point_of(
     level: Level,
     rule: StabilityRule,
@@ -385,7 +376,9 @@ def measured_point(
     """Return the point of a verdict; see `point_of`. The rate of a schedule by chance ``varies``."""
     before = statistics[verdict.windows[0].start_ns]
     after = statistics[verdict.windows[-1].end_ns]
-    server, steps = _server_side(models[0], models[1:], before, after)
+    found = [breakdown(before, after, name) for name in models]
+    steps = tuple(step for step in found[1:] if step is not None)
+    server = with_composing(found[0], steps) if found[0] else None
     measured = merge(verdict.windows, rule)
     rate = measured.request_count / measured.window_s if measured.window_s else 0.0
     latency = measured.latency

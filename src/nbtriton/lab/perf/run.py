@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.backends.devices.device_set import DeviceSet
@@ -169,8 +170,12 @@ def open_target(
             f"the server at {url} is not in this process", hint="--protocol http or grpc"
         )
     remote = stack.enter_context(remote_server(url, protocol))
-    if server is None:
-        check_remote(configurations, sweep_models)
+    swept = sorted({name for each in configurations for name in each} - {*CLIENT_OPTIONS})
+    if server is None and (swept or sweep_models):
+        raise InvalidArgumentError(
+            f"the configuration of a server at a url is not changed: {', '.join(swept) or 'sweep_models'}",
+            hint="load the model here to sweep over its configuration",
+        )
     return remote
 
 
@@ -185,16 +190,6 @@ def _reached_over(server: Server, protocol: str) -> Iterator[str]:
     closed: dict[str, Any] = {"http_port": None, "grpc_port": None, "metrics_port": None}
     with server.serve(**closed | {f"{protocol}_port": 0}) as opened:
         yield f"127.0.0.1:{getattr(opened, f'{protocol}_port')}"
-
-
-def check_remote(configurations: Sequence[Configuration], sweep_models: Sequence[str]) -> None:
-    """Refuse options that need a server in this process."""
-    swept = sorted({name for each in configurations for name in each} - {*CLIENT_OPTIONS})
-    if swept or sweep_models:
-        raise InvalidArgumentError(
-            f"the configuration of a server at a url is not changed: {', '.join(swept) or 'sweep_models'}",
-            hint="load the model here to sweep over its configuration",
-        )
 
 
 def _prepare(
@@ -456,16 +451,13 @@ _Step = tuple[str, int, Mapping[str, str], Mapping[str, str]]
 
 def _in_order(config: ModelConfig) -> list[_Step]:
     """Return model, version, inputs and outputs of the steps, each after those whose tensors it takes."""
-    waiting = [
+    steps = [
         (step.model_name, int(step.model_version), dict(step.input_map), dict(step.output_map))
         for step in config.ensemble_scheduling.step
     ]
-    made = {tensor for step in waiting for tensor in step[3].values()}
-    ordered: list[_Step] = []
-    while waiting:
-        # A loaded ensemble has no cycle.
-        step = next(one for one in waiting if made.isdisjoint(one[2].values()))
-        waiting.remove(step)
-        made -= set(step[3].values())
-        ordered.append(step)
-    return ordered
+    made_by = {tensor: at for at, step in enumerate(steps) for tensor in step[3].values()}
+    needs = {
+        at: [made_by[tensor] for tensor in step[2].values() if tensor in made_by]
+        for at, step in enumerate(steps)
+    }
+    return [steps[at] for at in TopologicalSorter(needs).static_order()]

@@ -273,19 +273,25 @@ class LevelMeter:
             if not len(window.latencies_ns):
                 return Verdict("empty", last, _EMPTY)
             return self._within_limit("not judged", last)
+        steady = False
         if len(last) == STABLE_WINDOWS:
             if all(self.rule.over_limit(pool) for pool in pools):
                 return Verdict("over_limit", last, self._limit_message())
-            if self._steady_throughput(last) and self._steady_latency(last):
+            steady = is_stable([w.requests_per_s for w in last], self.rule.percentage)
+            latencies = map(self.rule.latency_us, pools)
+            if steady and is_stable(list(latencies), self.rule.percentage):
                 return self._within_limit("stable", last)
         if len(self.windows) < self.rule.max_trials:
             return None
         if not any(len(pool) for pool in pools):
             return Verdict("empty", last, _EMPTY)
-        steady = len(last) == STABLE_WINDOWS and self._steady_throughput(last)
         if steady and self.rule.asynchronous:
+            # perf_analyzer has a sentence for a request rate only.
+            remedy = "Please try lowering the request rate."
+            if self.label.startswith("concurrency"):
+                remedy = "The level is stable in throughput only."
             return self._within_limit(
-                "stable", last, "Warning: Request latency is not stabilizing. " + self._remedy()
+                "stable", last, f"Warning: Request latency is not stabilizing. {remedy}"
             )
         found = self._within_limit("unstable", last, self._unstable_message())
         return replace(found, cause=self._drift()) if found.outcome == "unstable" else found
@@ -297,13 +303,6 @@ class LevelMeter:
         last = tuple(self.windows[-STABLE_WINDOWS:])
         return Verdict("interrupted", last, "interrupted before the level was stable")
 
-    def _steady_throughput(self, last: Sequence[Window]) -> bool:
-        return is_stable([w.requests_per_s for w in last], self.rule.percentage)
-
-    def _steady_latency(self, last: Sequence[Window]) -> bool:
-        latencies = [self.rule.latency_us(w.latencies_ns) for w in last]
-        return is_stable(latencies, self.rule.percentage)
-
     def _within_limit(self, outcome: Outcome, last: tuple[Window, ...], text: str = "") -> Verdict:
         if self.rule.over_limit([ns for w in last for ns in w.latencies_ns]):
             return Verdict("over_limit", last, self._limit_message())
@@ -312,12 +311,6 @@ class LevelMeter:
     def _limit_message(self) -> str:
         limit = self.rule.latency_threshold_ms
         return f"Measured latency went over the set limit of {limit:g} msec."
-
-    def _remedy(self) -> str:
-        """Return perf_analyzer's sentence for a request rate; a concurrency has none."""
-        if not self.label.startswith("concurrency"):
-            return "Please try lowering the request rate."
-        return "The level is stable in throughput only."
 
     def _drift(self) -> str:
         """Return a sentence if the latency of the last windows only grew, which longer windows do not even out."""
