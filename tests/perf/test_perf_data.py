@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.lab.perf.data import generate, requests_from
+from nbtriton.lab.perf.settings import PERF
 from nbtriton.model.config import normalize, parse_pbtxt
 
 
@@ -93,7 +94,7 @@ def test_PA33_batches_and_models_that_do_not_batch():
             attempt()
         assert str(error.value) == text
     with pytest.raises(InvalidArgumentError, match=r"-b \(batch size\)\. The value must be > 0"):
-        generate(model(), batch_size=0)
+        PERF["batch_size"].check(0)
     # The server itself refuses more than the model allows.
     assert generate(model(), batch_size=9)["X"].shape == (9, 4)
 

@@ -34,7 +34,7 @@ def is_number(value: object) -> bool:
 
 def is_list(value: object) -> bool:
     """Return True for a collection of values, of Python's or NumPy's; texts and mappings are none."""
-    return hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
+    return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
 
 
 def whole(least: int) -> Kind:
@@ -54,23 +54,18 @@ def optional(kind: Kind) -> Kind:
 
 def listed(kind: Kind) -> Kind:
     """Return the kind of lists of at least one."""
-
-    def accepts(value: Any) -> bool:
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
-            return False
-        return len(value) > 0 and all(kind.accepts(each) for each in value)
-
-    return Kind(accepts, f"a list, each {kind.words}")
+    return Kind(
+        lambda value: is_list(value) and len(value) > 0 and all(map(kind.accepts, value)),
+        f"a list, each {kind.words}",
+    )
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _are_names(value: object) -> bool:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
-        return False
-    return all(map(_is_name, value))
+def _are_names(value: Any) -> bool:
+    return is_list(value) and all(map(_is_name, value))
 
 
 def _is_switch(value: object) -> bool:

@@ -335,11 +335,9 @@ class _Run:
                         speed=speed,
                         configuration=configuration,
                     )
-                    self._report(playing, LevelProgress(0, 0, 0.0))
-                    self.latest = played = session.play(
-                        playing,
-                        lambda progress, p=playing: self._report(p, progress),  # type: ignore[misc]
-                    )
+                    report = partial(self._report, playing)
+                    report(LevelProgress(0, 0, 0.0))
+                    self.latest = played = session.play(playing, report)
                     self.points += [
                         replace(point, source=session.source) for point in played.points
                     ]

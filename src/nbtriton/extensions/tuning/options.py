@@ -4,7 +4,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
-from nbtriton.common.checks import PROFILE, listed, number, optional, whole
+from nbtriton.common.checks import PROFILE, Kind, is_whole, listed, number, optional, whole
+from nbtriton.lab.perf.loads import MOST_OUTSTANDING
 from nbtriton.lab.perf.settings import GivenInputs, Seed, Shapes
 from nbtriton.options.reading import int_list, milliseconds
 from nbtriton.options.table import Option, table_of
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from nbtriton.lab.simulate.model_profile import Profile
 
 _LIMIT = optional(number(above=0))
+_OUTSTANDING = Kind(
+    lambda value: is_whole(value) and 0 < value <= MOST_OUTSTANDING,
+    f"a whole number from 1 to {MOST_OUTSTANDING}",
+)
 _CHOICES = optional(listed(whole(1)))
 
 
@@ -29,7 +34,7 @@ class TuneSettings(TypedDict, total=False):
         choices=("auto",))]  # fmt: skip
     min_throughput: Annotated["float | None", Option(
         "--min-throughput", "at least N inferences/s", "N", float, kind=_LIMIT)]  # fmt: skip
-    concurrency: Annotated["int | None", Option("-c --concurrency", "requests kept outstanding", "N", int, kind=_LIMIT)]  # fmt: skip
+    concurrency: Annotated["int | None", Option("-c --concurrency", "requests kept outstanding", "N", int, kind=optional(_OUTSTANDING))]  # fmt: skip
     request_rate: Annotated["float | None", Option("--request-rate", "or requests per second", "N", float, kind=_LIMIT)]  # fmt: skip
     batch_size: Annotated[int, Option("-b --batch-size", "rows per request (1)", "N", int, 1, kind=whole(1))]  # fmt: skip
     instances: Annotated["Sequence[int] | None", Option(

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbtriton.common.checks import is_whole
 from nbtriton.common.errors import InvalidArgumentError, TritonError
-from nbtriton.lab.perf.loads import MOST_OUTSTANDING, Concurrency, RequestRate, send_times_ns
+from nbtriton.lab.perf.loads import Concurrency, RequestRate, send_times_ns
 from nbtriton.lab.perf.measure import Level, WindowPlan
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.prepare import Workload
@@ -122,12 +121,6 @@ class Goal:
     request_rate: float | None = None
 
     def __post_init__(self) -> None:
-        if self.concurrency is not None and not (
-            is_whole(self.concurrency) and self.concurrency <= MOST_OUTSTANDING
-        ):
-            raise InvalidArgumentError(
-                f"concurrency must be a whole number from 1 to {MOST_OUTSTANDING}, found {self.concurrency!r}"
-            )
         if self.concurrency is not None and self.request_rate is not None:
             raise InvalidArgumentError("give a concurrency or a request_rate, not both")
         given = (self.concurrency, self.request_rate, self.min_throughput)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean, linear_regression, median
 from typing import Any
 
 from nbtriton.drawing.numbers import measure
@@ -248,12 +248,10 @@ def _part(count: int, total: int) -> str:
 
 
 def _refused(record: ModelRecord) -> Proposal | None:
-    full = sum(request.outcome == "queue_full" for request in record.requests)
-    if full < 0.01 * len(record.requests) or not record.settings.max_queue_size:
+    full, total = sum(one.outcome == "queue_full" for one in record.requests), len(record.requests)
+    if full < 0.01 * total or not record.settings.max_queue_size:
         return None
-    return _more_instances(
-        record, f"{_part(full, len(record.requests))} of requests found the queue full"
-    )
+    return _more_instances(record, f"{_part(full, total)} of requests found the queue full")
 
 
 def _unbatched(record: ModelRecord) -> Proposal | None:
@@ -342,13 +340,8 @@ def _delayed(record: ModelRecord) -> Proposal | None:
 def _idle_wait_us(record: ModelRecord, waited: Sequence[BatchRecord]) -> float:
     """Return for how long the first request of these batches waited in the mean while an instance was idle."""
     busy = BusyTimes(record.batches, record.settings.instances)
-    begins = ((batch, batch.start_ns - batch.queue_ns) for batch in waited)
-    return (
-        fmean(
-            batch.formed_ns - begin - busy.within(begin, batch.formed_ns) for batch, begin in begins
-        )
-        / 1e3
-    )
+    waits = ((one.start_ns - one.queue_ns, one.formed_ns) for one in waited)
+    return fmean(end - begin - busy.within(begin, end) for begin, end in waits) / 1e3
 
 
 def _share_alone(record: ModelRecord) -> float:
@@ -437,11 +430,8 @@ def _cost_ns(batches: Sequence[BatchRecord]) -> tuple[float, float]:
     sizes: dict[int, list[int]] = {}
     for batch in batches:
         sizes.setdefault(batch.batch_size, []).append(batch.end_ns - batch.start_ns)
-    points = [(size, median(times)) for size, times in sizes.items()]
-    mean_size = fmean(size for size, _ in points)
-    mean_time = fmean(time for _, time in points)
-    spread = sum((size - mean_size) ** 2 for size, _ in points)
-    if not spread:
-        return 0.0, mean_time / mean_size
-    row = max(0.0, sum((s - mean_size) * (t - mean_time) for s, t in points) / spread)
-    return max(0.0, mean_time - row * mean_size), row
+    times = [median(each) for each in sizes.values()]
+    if len(sizes) == 1:
+        return 0.0, times[0] / next(iter(sizes))
+    row = max(0.0, linear_regression(list(sizes), times).slope)
+    return max(0.0, fmean(times) - row * fmean(sizes)), row

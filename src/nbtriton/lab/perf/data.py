@@ -180,8 +180,6 @@ def _listed(inputs: object) -> Sequence[Mapping[str, object]]:
 
 def check_batch_size(config: ModelConfig, batch_size: int) -> None:
     """Refuse a batch size that no server could serve; the server itself refuses one that is too large."""
-    if batch_size < 1:
-        raise InvalidArgumentError("Failed to parse -b (batch size). The value must be > 0.")
     if batch_size > 1 and config.max_batch_size == 0:
         raise InvalidArgumentError(
             "can not specify batch size > 1 as the model does not support batching"

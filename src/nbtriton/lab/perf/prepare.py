@@ -126,16 +126,14 @@ def workloads(
         if plan is not None:
             result.append(Workload((), 1, _sequence_data(config, size, data, plan, file)))
             continue
+        rows = 1 if size is None else size
         if data.inputs is not None:
             requests, rows = requests_from(config, data.inputs, batch_size=size)
+        elif file is None:
+            requests = (_generated(config, rows, data),)
         else:
-            rows = 1 if size is None else size
             check_batch_size(config, rows)
-            if file is not None:
-                batches = config.max_batch_size > 0
-                requests = file.requests(batches=batches, batch_size=rows)
-            else:
-                requests = (_generated(config, rows, data),)
+            requests = file.requests(batches=config.max_batch_size > 0, batch_size=rows)
         if 0 < largest < rows:
             raise InvalidArgumentError(
                 f"batch size {rows} is larger than max_batch_size {largest} of model "
