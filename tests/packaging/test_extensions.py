@@ -21,7 +21,6 @@ from nbtriton.backends import Backend, BackendInstance, Response
 from nbtriton.runtime.workers.backend import WorkerBackend
 from nbtriton.serving.frontends import HttpEndpoint
 from nbtriton.serving.frontends.http1.response import HttpResponse
-from nbtriton.serving.repository.export.model_writer import Exporter
 
 
 class PlusBackend(WorkerBackend):
@@ -37,9 +36,8 @@ class Plus(Backend, BackendInstance):
     def execute(self, requests, timer):
         return [Response({"OUT": request.inputs["IN"] + 1}) for request in requests]
 
-
-class PlusExporter(Exporter):
-    def files_beside(self, path):
+    @classmethod
+    def files_beside(cls, path):
         return ["plus.txt"]
 
 
@@ -107,7 +105,6 @@ PLACES = {
     "commands": ("plus", "add_plus"),
     "devices": ("simulated", "Gpu"),
     "endpoints": ("hello", "Hello"),
-    "exporters": ("plus", "PlusExporter"),
     "isolations": ("plus", "PlusBackend"),
     "magics": ("plus", "PlusMagics"),
     "models": ("plus", "MODELS"),

@@ -331,6 +331,8 @@ class Backend(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     # The operation class of a batch on a simulated GPU, if the backend does not use simulated arrays itself.
     operation: ClassVar[str] = "module"
+    # Parameters that follow from a served object, and that its exported file lacks.
+    object_parameters: ClassVar[tuple[str, ...]] = ()
     # For a stand-in: the missing package.
     stand_in: ClassVar[str] = ""
 
@@ -400,6 +402,27 @@ class Backend(ABC):
     def served(self, context: ModelContext) -> object:
         """Return the model that the instances run, for saving it to a file: by default the source."""
         return context.source
+
+    @classmethod
+    def default_file(cls, config: ModelConfig) -> str:  # noqa: ARG003 - for subclasses
+        """Return the file of a model without ``default_model_filename``; empty where Triton's own rules name it."""
+        return ""
+
+    @classmethod
+    def files_beside(cls, path: Path) -> Sequence[str]:  # noqa: ARG003
+        """Return the names of the files that a model's file refers to, relative to its folder."""
+        return ()
+
+    @classmethod
+    def export(cls, served: Any, folder: Path) -> str:  # noqa: ARG003
+        """Write what `served` returned into a version's folder of a repository, if it is no source code.
+
+        Returns
+        -------
+        str
+            The kind of model; empty if the export writes such objects itself.
+        """
+        return ""
 
     def close(self) -> None:
         """Release the shared resources, after all instances are finalized."""

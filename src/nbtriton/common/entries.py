@@ -20,7 +20,6 @@ Kind: TypeAlias = Literal[
     "endpoints",
     "commands",
     "views",
-    "exporters",
     "verifiers",
     "models",
     "tracers",

@@ -22,11 +22,6 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "grpc": "nbtriton.extensions.grpc.endpoint:GrpcEndpoint",
         "openai": "nbtriton.extensions.openai.endpoint:OpenAiEndpoint",
     },
-    "exporters": {
-        "onnxruntime": "nbtriton.extensions.onnxruntime.export:OnnxExporter",
-        "fil": "nbtriton.extensions.fil.export:FilExporter",
-        "openvino": "nbtriton.extensions.openvino.export:OpenVinoExporter",
-    },
     "isolations": {"ray": "nbtriton.extensions.ray:RayBackend"},
     "magics": {
         "autoscale": "nbtriton.extensions.autoscale.magics:AutoscaleMagics",

@@ -13,6 +13,7 @@ from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.extensions.fil.check import check, complete, describe_object, row_width
 from nbtriton.extensions.fil.forest import (
+    FILENAMES,
     Forest,
     forest_parameters,
     is_forest,
@@ -37,6 +38,7 @@ class FilBackend(Backend):
     name: ClassVar[str] = "fil"
     packages: ClassVar[tuple[str, ...]] = ("treelite",)
     operation: ClassVar[str] = "trees"
+    object_parameters: ClassVar[tuple[str, ...]] = ("model_type", "output_class", "threshold")
 
     def __init__(self) -> None:
         self._model: Any = None
@@ -107,6 +109,17 @@ class FilBackend(Backend):
         """Return the path, or treelite's model of an object."""
         source = context.source
         return source if isinstance(source, Path) else self._read(context, context.config)
+
+    @classmethod
+    def default_file(cls, config: ModelConfig) -> str:
+        """Return the name for the model's type."""
+        return FILENAMES[model_type(config)]
+
+    @classmethod
+    def export(cls, served: Any, folder: Path) -> str:
+        """Write treelite's checkpoint."""
+        served.serialize(str(folder / FILENAMES["treelite_checkpoint"]))
+        return "treelite checkpoint"
 
     def close(self) -> None:
         """Release the model."""

@@ -99,6 +99,12 @@ class OnnxRuntimeBackend(Backend):
         source = context.source
         return source if isinstance(source, Path) else _bytes_of(source)
 
+    @classmethod
+    def export(cls, served: bytes, folder: Path) -> str:
+        """Write the bytes of a model."""
+        (folder / "model.onnx").write_bytes(served)
+        return "ONNX"
+
     def close(self) -> None:
         """Release the weights."""
         with self._lock:

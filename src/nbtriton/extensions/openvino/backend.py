@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,9 +90,17 @@ class OpenVinoBackend(Backend):
                     )
             return OpenVinoInstance(model.config, self._compiled, padding=padding)
 
-    def served(self, context: ModelContext) -> object:
-        """Return the path, or the original model of the notebook."""
-        return context.source
+    @classmethod
+    def files_beside(cls, path: Path) -> Sequence[str]:
+        """Return the weights of a model in OpenVINO's own format."""
+        weights = path.with_suffix(".bin")
+        return (weights.name,) if path.suffix == ".xml" and weights.is_file() else ()
+
+    @classmethod
+    def export(cls, served: Any, folder: Path) -> str:
+        """Write an ``openvino.Model`` in OpenVINO's own format: a model, and its weights beside it."""
+        import_openvino().save_model(served, folder / "model.xml", compress_to_fp16=False)
+        return "OpenVINO"
 
     def close(self) -> None:
         """Release the weights."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
-from typing import Any
 
+from nbtriton.backends.base import Backend
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
-from nbtriton.common import entries
-from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
+from nbtriton.backends.registry import find_backend
+from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.common.packages import needed
 from nbtriton.common.running import run_step
 from nbtriton.model.config import (
@@ -27,6 +27,7 @@ from nbtriton.model.config import (
     is_ensemble,
     stand_in_reason,
 )
+from nbtriton.model.config.normalize import FAMILIES
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.lifecycle.loading import model_directory
 from nbtriton.runtime.workers import environment
@@ -182,9 +183,13 @@ class ModelWriter:
         if source is None:
             (place / ".keep").touch()
             return "configuration", modelfile.ModelFile()
-        native = exporter_of(completed.backend).write(source, completed, config, place)
+        backend = _backend_of(completed)
+        native = backend.export(source, place)
         if native:
             config.ClearField("default_model_filename")
+            for key in backend.object_parameters:
+                if key in completed.parameters:
+                    config.parameters[key].CopyFrom(completed.parameters[key])
             return native, modelfile.ModelFile()
         if isinstance(source, type):
             file = modelfile.class_file(source, carry=self.carry)
@@ -341,11 +346,10 @@ def _copy_files(source: Path, place: Path, config: ModelConfig) -> None:
             shutil.copytree(source, place / source.name, ignore=ignored)
         else:
             shutil.copyfile(source, place / source.name)
-        exporter = exporter_of(config.backend)
-        for name in exporter.files_beside(source):
+        for name in (*_external_files(source), *_backend_of(config).files_beside(source)):
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.parent / name, place / name)
-        if exporter.default_file(config) != source.name:
+        if _default_file(config) != source.name:
             config.default_model_filename = source.name
         return
     shutil.copytree(version, place, dirs_exist_ok=True, ignore=ignored)
@@ -499,46 +503,22 @@ def _notes(model: str, folder: Path, archive: Path, python_prefix: str | None) -
     return notes
 
 
-_FILES = {"python": "model.py", "pytorch": "model.pt"}
 # StringStringEntryProto { key: "location", value: a path of up to 127 bytes } as protobuf writes it.
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])")
 
 
-class Exporter:
-    """The files that an export writes for a backend's models; these methods are for backends without an exporter."""
-
-    def default_file(self, config: ModelConfig) -> str:
-        """Return the name that a model's file has without ``default_model_filename``; empty if there is none."""
-        return _FILES.get(config.backend, "")
-
-    def files_beside(self, path: Path) -> Sequence[str]:
-        """Return the names of the files that a model's file refers to, relative to its folder."""
-        return _external_files(path)
-
-    def write(self, source: Any, completed: ModelConfig, config: ModelConfig, place: Path) -> str:  # noqa: ARG002
-        """Write an object into a version's directory, and its properties into the configuration.
-
-        Parameters
-        ----------
-        source : object
-            What the instances run; see `Backend.served`.
-        completed, config : ModelConfig
-            The served configuration, and the one to be written.
-        place : Path
-
-        Returns
-        -------
-        str
-            The kind of model; empty if it is not the exporter's to write.
-        """
-        return ""
+def _backend_of(config: ModelConfig) -> type[Backend]:
+    """Return a model's backend; the interface itself for a stand-in's, and for a Python-based one."""
+    try:
+        return find_backend(config.backend)
+    except TritonError:
+        return Backend
 
 
-def exporter_of(backend: str) -> Exporter:
-    """Return the exporter of a backend's models."""
-    place = entries.place_of("exporters", backend)
-    found: Exporter = Exporter() if place is None else entries.load(place)()
-    return found
+def _default_file(config: ModelConfig) -> str:
+    """Return the name of a model's file without ``default_model_filename``; empty if there is none (N2)."""
+    named = (family.filename for family in FAMILIES if family.backend == config.backend)
+    return _backend_of(config).default_file(config) or next(named, "")
 
 
 def _external_files(path: Path) -> list[str]:
