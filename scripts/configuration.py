@@ -9,13 +9,15 @@ Each section is a function in `SECTIONS` that returns lines of Markdown.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from nbtriton.extensions.tuning.options import TUNE
 from nbtriton.lab.perf.settings import PERF
 from nbtriton.lab.simulate.settings import PROFILE
-from nbtriton.model.config import field_effects
+from nbtriton.model.config import ModelConfig, ignored
+from nbtriton.model.config._proto import is_map
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import Option
@@ -119,6 +121,79 @@ def _effect_of(flag: Option) -> str:
     if flag.long[0] not in NO_EFFECT:
         return "has effect"
     return "reported as ignored" if flag.read is str else "checked only"
+
+
+_RUNTIME = "refused unless it names the backend's own library, such as libtriton_python.so"
+# Refused where it is set, as Triton does: only its TensorRT backend has it.
+_CHECKED = ("input.is_shape_tensor", "input.is_non_linear_format_io",
+            "output.is_shape_tensor", "output.is_non_linear_format_io",
+            "instance_group.profile")  # fmt: skip
+# Since 2.51.
+_NEWER = ("model_metrics", "ensemble_scheduling.max_inflight_requests")
+
+
+class FieldEffect(NamedTuple):
+    """A field of ModelConfig and its effect, one of `EFFECTS`."""
+
+    path: str
+    effect: str
+    note: str
+
+
+EFFECTS = ("has effect", "checked only", "reported as ignored")
+
+
+def field_effects() -> list[FieldEffect]:
+    """Return the effect of every field of ModelConfig, in the order of the message."""
+    found = list(_effects(ModelConfig.DESCRIPTOR, (), None))
+    after = next(i for i, one in enumerate(found) if one.path.startswith("parameters"))
+    for key, reason in sorted(ignored.PARAMETERS.items()):
+        found.insert(after + 1, FieldEffect(f"parameters[{key}]", "checked only", reason))
+    note = f"of python; else ignored: {ignored.NO_ENVIRONMENT}"
+    found.insert(
+        after + 1, FieldEffect(f"parameters[{ignored.EXECUTION_ENV_PATH}]", "has effect", note)
+    )
+    return found
+
+
+def _effects(
+    message: Any, above: tuple[str, ...], outer: FieldEffect | None
+) -> Iterator[FieldEffect]:
+    """Yield every field that holds a value; a field without an entry has the entry of the message around it."""
+    for field in message.fields:
+        at = (*above, field.name)
+        own = _effect(".".join(at))
+        effect = outer._replace(path=own.path) if outer is not None and not own.note else own
+        inner = field.message_type
+        if inner is not None and is_map(field):
+            inner = inner.fields_by_name["value"].message_type
+        if inner is not None and inner.fields:
+            yield from _effects(inner, at, effect)
+        else:
+            yield effect
+
+
+def _effect(path: str) -> FieldEffect:
+    has, checked, unused = EFFECTS
+    if path in _CHECKED:
+        return FieldEffect(path, checked, "only TensorRT has it: refused where it is set")
+    if path == "runtime":
+        return FieldEffect(path, checked, _RUNTIME)
+    if path == "optimization.cuda.graphs":
+        return FieldEffect(
+            path, has, f"of pytorch on a GPU; else ignored: {ignored.NEVER['optimization.cuda']}"
+        )
+    if path in ignored.ONNXRUNTIME:
+        return FieldEffect(path, has, f"of onnxruntime; else ignored: {ignored.NEVER[path]}")
+    newer = ("not in 2.51",) if path in _NEWER else ()
+    if path in ignored.NEVER or path.endswith("put_pinned_memory"):
+        return FieldEffect(
+            path, unused, "; ".join((ignored.NEVER.get(path, ignored.PINNED), *newer))
+        )
+    elsewhere = {**ignored.PYTHON, **dict(ignored.WITHOUT.values())}
+    if path in elsewhere:
+        return FieldEffect(path, has, f"else ignored: {elsewhere[path]}")
+    return FieldEffect(path, has, "; ".join(newer))
 
 
 def model_configuration() -> list[str]:

@@ -34,7 +34,7 @@ MODULES = {
 OWN = {
     "nbtriton.model.config": {
         "Dumpable", "STRATEGY_PATH", "all_input_specs", "all_output_specs", "apply_options",
-        "check_isolation", "complete_from", "control_types", "enum_name", "equal_but_for_instances",
+        "complete_from", "control_types", "copy_config", "enum_name", "equal_but_for_instances",
         "is_ensemble", "is_whole", "isolation_of", "looks_like_pbtxt", "mark_stand_in",
         "normalize_instance_groups", "output_types", "reads_only", "runs_as_graph", "scheduling_choice",
         "stand_in_reason", "state_inputs", "state_outputs", "to_reported_dict",

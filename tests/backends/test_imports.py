@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from nbtriton.backends import ModelContext, find_backend
-from nbtriton.backends.python.isolation.imports import LocalModules
+from nbtriton.backends.python.imports import LocalModules
 from nbtriton.common.errors import ModelError
 from nbtriton.model.config import as_config, normalize
 from tests.backends.fakes import DEFAULT

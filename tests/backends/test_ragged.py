@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.backends.python import install_pb_utils
-from nbtriton.backends.ragged import PLAIN, batch_input_value, layout
+from nbtriton.backends.ragged import PLAIN, BatchInput, layout
 from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentError, LoadError
 from nbtriton.model.config import as_config
 from nbtriton.runtime.engine import Server
@@ -38,7 +38,7 @@ DTYPES = {"TYPE_INT32": np.int32, "TYPE_FP32": np.float32}
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_G7_batch_input(kind, dtype):
-    value = batch_input_value(kind, SHAPES, np.dtype(dtype))
+    value = BatchInput("MADE", kind, np.dtype(dtype), "IN").value(SHAPES)
     assert value.dtype == dtype
     assert value.tolist() == KINDS[kind]
 
@@ -55,7 +55,7 @@ def test_G7_batch_input(kind, dtype):
     ],
 )
 def test_G7_batch_input_of_matrices(kind, expected):
-    found = batch_input_value(kind, [(2, 2, 3), (1, 1, 2)], np.dtype(np.int32))
+    found = BatchInput("MADE", kind, np.dtype(np.int32), "IN").value([(2, 2, 3), (1, 1, 2)])
     assert found.tolist() == expected
 
 
@@ -69,7 +69,7 @@ def test_G7_batch_input_of_a_single_request(kind):
         "BATCH_ITEM_SHAPE": [[4]],
         "BATCH_ITEM_SHAPE_FLATTEN": [4],
     }
-    found = batch_input_value(kind, [(1, 4)], np.dtype(np.int32))
+    found = BatchInput("MADE", kind, np.dtype(np.int32), "IN").value([(1, 4)])
     assert found.tolist() == expected[kind]
 
 
@@ -82,7 +82,7 @@ shapes = st.integers(1, 3).flatmap(
 @given(shapes, st.sampled_from([np.int32, np.float32]))
 def test_G7_the_kinds_agree_with_each_other_and_with_the_buffer(shapes, dtype):
     def value(kind):
-        return batch_input_value(kind, shapes, np.dtype(dtype))
+        return BatchInput("MADE", kind, np.dtype(dtype), "IN").value(shapes)
 
     flat = np.concatenate([np.full(prod(shape), at) for at, shape in enumerate(shapes)])
     bounds = value("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO").astype(int)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nbtriton.model.config import as_config, ignored_fields, normalize
-from nbtriton.model.config.ignored import _NEVER, _PARAMETERS
+from nbtriton.model.config.ignored import NEVER as REASONS
+from nbtriton.model.config.ignored import PARAMETERS
 
 PY = 'backend: "python" max_batch_size: 8 '
 BATCH = 'data_type: TYPE_INT32 source_input: "a" target_name: "b"'
@@ -64,10 +65,10 @@ NEVER = {
 }
 
 
-@pytest.mark.parametrize("field", _NEVER)
+@pytest.mark.parametrize("field", REASONS)
 def test_a_field_that_never_has_an_effect(field):
     text, path = NEVER[field]
-    assert ignored_fields(as_config(text)) == [(path, _NEVER[field])]
+    assert ignored_fields(as_config(text)) == [(path, REASONS[field])]
 
 
 RULES = [
@@ -162,10 +163,10 @@ def test_a_field_that_others_make_ineffective(text, expected):
     assert paths(text) == expected
 
 
-@pytest.mark.parametrize("key", _PARAMETERS)
+@pytest.mark.parametrize("key", PARAMETERS)
 def test_a_parameter(key):
     text = f"parameters {{ key: '{key}' value {{ string_value: 'x' }} }}"
-    assert ignored_fields(as_config(text)) == [(f"parameters[{key}]", _PARAMETERS[key])]
+    assert ignored_fields(as_config(text)) == [(f"parameters[{key}]", PARAMETERS[key])]
 
 
 def test_a_host_policy_binds_processes_alone():
@@ -212,7 +213,7 @@ def test_what_has_an_effect_is_not_reported():
 
 
 def test_every_reason_is_a_sentence_about_this_place():
-    for reason in (*_NEVER.values(), *_PARAMETERS.values()):
+    for reason in (*REASONS.values(), *PARAMETERS.values()):
         assert reason[0].islower() or reason[:2] in ("C ", "CU"), reason
         assert not reason.endswith("."), reason
 

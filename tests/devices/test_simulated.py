@@ -6,8 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from nbtriton.backends.core.place import Place
-from nbtriton.backends.core.synchronize import copies_of
+from nbtriton.backends.core.place import Place, copies_of
 from nbtriton.backends.devices.base import OutOfMemoryError
 from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs

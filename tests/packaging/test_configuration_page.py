@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.model.config import field_effects
+from scripts.configuration import field_effects
 from tests.children import run_python
 
 ROOT = Path(__file__).parents[2]

@@ -22,6 +22,7 @@ from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
     control_types,
+    copy_config,
     enum_name,
     from_dict,
     input_specs,
@@ -280,8 +281,7 @@ def complete(
     InvalidArgumentError
         ``max_batch_size`` is set, but the model does not batch.
     """
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_config(config)
     fixed = {
         name: info.dims for name, info in {**inputs, **outputs}.items() if info.dims[:1] != (-1,)
     }
@@ -304,13 +304,16 @@ def complete(
             "set max_batch_size: 0",
         )
     batches = done.max_batch_size > 0
-    if not (config.input or config.batch_input):
-        tensors = [_tensor(name, info, batches) for name, info in inputs.items()]
-        done.input.extend(from_dict({"input": tensors}).input)
-    if not config.output:
-        tensors = [_tensor(name, info, batches) for name, info in outputs.items()]
-        done.output.extend(from_dict({"output": tensors}).output)
+    for field, infos in (("input", inputs), ("output", outputs)):
+        if field == "output" or not config.batch_input:
+            fill(done, field, [_tensor(name, info, batches) for name, info in infos.items()])
     return done
+
+
+def fill(config: ModelConfig, field: str, tensors: Sequence[Mapping[str, Any]]) -> None:
+    """Add the inputs or outputs of a model to a configuration that has none."""
+    if not getattr(config, field):
+        getattr(config, field).extend(getattr(from_dict({field: tensors}), field))
 
 
 def _tensor(name: str, info: TensorInfo, batches: bool) -> dict[str, Any]:

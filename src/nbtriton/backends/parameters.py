@@ -6,13 +6,9 @@ import re
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.model.config import ModelConfig
+from nbtriton.model.config.parameters import text_parameter
 
 _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
-
-
-def text_parameter(config: ModelConfig, key: str) -> str | None:
-    """Return the text of a parameter; None if it is not set."""
-    return config.parameters[key].string_value if key in config.parameters else None
 
 
 def integer_parameter(config: ModelConfig, key: str) -> int:

@@ -24,7 +24,10 @@ _DTYPES = {"TYPE_INT32": np.dtype(np.int32), "TYPE_FP32": np.dtype(np.float32)}
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """A tensor that is made for the whole batch from the shapes of one input."""
+    """A tensor that is made for the whole batch from the shapes of one input.
+
+    ``kind`` is ``BATCH_ELEMENT_COUNT`` or another one of Triton's ``BatchInput``; ``dtype`` is INT32 or FP32.
+    """
 
     name: str
     kind: str
@@ -32,8 +35,27 @@ class BatchInput:
     source: str
 
     def value(self, shapes: Sequence[Shape]) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-        """Return the tensor for requests with these shapes of the source input."""
-        return batch_input_value(self.kind, shapes, self.dtype)
+        """Return the tensor for requests with these shapes of the source input, batch dimension first.
+
+        Its shape depends on the kind; for R requests: [R] for the two counts, [R + 1] with zero, [items, rank - 1] for
+        the item shapes, the same flat for ``…_FLATTEN``. For ``BATCH_MAX_ELEMENT_COUNT_AS_SHAPE`` the shape is the
+        value; the data, which Triton leaves undefined, are zeros.
+        """
+        kind, dtype = self.kind, self.dtype
+        counts = [prod(shape) for shape in shapes]
+        if kind == "BATCH_ELEMENT_COUNT":
+            return np.array(counts, dtype)
+        if kind == "BATCH_ACCUMULATED_ELEMENT_COUNT":
+            return np.array(list(accumulate(counts)), dtype)
+        if kind == "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO":
+            return np.array(list(accumulate(counts, initial=0)), dtype)
+        if kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
+            return np.zeros(max(counts), dtype)
+        items = np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
+        if kind == "BATCH_ITEM_SHAPE":
+            return items
+        assert kind == "BATCH_ITEM_SHAPE_FLATTEN", kind
+        return items.reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,43 +136,6 @@ def layout(config: ModelConfig) -> Layout:
         batch_outputs,
         {spec.name: spec.dims[0] for spec in inputs.values() if spec.is_shape_tensor and batching},
     )
-
-
-def batch_input_value(
-    kind: str, shapes: Sequence[Shape], dtype: np.dtype[np.generic]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """Return the tensor of a batch input.
-
-    Parameters
-    ----------
-    kind : str
-        ``BATCH_ELEMENT_COUNT`` and the other kinds of Triton's ``BatchInput``.
-    shapes : sequence of tuple of int
-        One per request, batch dimension first.
-    dtype : numpy.dtype
-        INT32 or FP32.
-
-    Returns
-    -------
-    numpy.ndarray
-        Its shape depends on the kind; for R requests: [R] for the two counts, [R + 1] with zero, [items, rank
-        - 1] for the item shapes, the same flat for ``…_FLATTEN``. For ``BATCH_MAX_ELEMENT_COUNT_AS_SHAPE``
-        the shape is the value; the data, which Triton leaves undefined, are zeros.
-    """
-    counts = [prod(shape) for shape in shapes]
-    if kind == "BATCH_ELEMENT_COUNT":
-        return np.array(counts, dtype)
-    if kind == "BATCH_ACCUMULATED_ELEMENT_COUNT":
-        return np.array(list(accumulate(counts)), dtype)
-    if kind == "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO":
-        return np.array(list(accumulate(counts, initial=0)), dtype)
-    if kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
-        return np.zeros(max(counts), dtype)
-    items = np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
-    if kind == "BATCH_ITEM_SHAPE":
-        return items
-    assert kind == "BATCH_ITEM_SHAPE_FLATTEN", kind
-    return items.reshape(-1)
 
 
 def batch_input_names(config: ModelConfig) -> list[str]:

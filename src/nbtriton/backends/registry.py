@@ -23,7 +23,6 @@ from nbtriton.common.errors import (
 from nbtriton.common.foreign import CPP_BACKEND, FOREIGN_BACKENDS, cpp_backend_in
 
 if TYPE_CHECKING:
-    from nbtriton.backends.base import Backend
     from nbtriton.model.config import ModelConfig
 
 

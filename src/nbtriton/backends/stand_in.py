@@ -24,17 +24,18 @@ from nbtriton.backends.base import (
 )
 from nbtriton.backends.core.batching import gather_inputs
 from nbtriton.backends.described import model_dims
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.backends.ragged import layout
 from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentError
 from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,
+    copy_config,
     enum_name,
     input_specs,
     output_specs,
     scheduling_choice,
 )
+from nbtriton.model.config.parameters import text_parameter
 from nbtriton.model.tensors import Array, numpy_dtype, shape_of, to_protocol
 
 # Parameters of a configuration.
@@ -252,8 +253,7 @@ class _StandInBackend(Backend):
                     field=field,
                 )
         if self.name == "tensorrt" and config.max_batch_size > 1 and not scheduling_choice(config):
-            batching = ModelConfig()
-            batching.CopyFrom(config)
+            batching = copy_config(config)
             batching.dynamic_batching.SetInParent()
             return batching
         return config
@@ -261,10 +261,6 @@ class _StandInBackend(Backend):
     def check(self, context: ModelContext) -> None:
         """Check the cost."""
         self._cost = cost_of(context.config, context.model_directory)
-
-    def prefers_gpu(self) -> bool:
-        """Return True: missing backends mostly run on a GPU."""
-        return True
 
     def batching(self, context: ModelContext) -> object:  # noqa: ARG002
         """Return None: a stand-in has no code for custom batching."""

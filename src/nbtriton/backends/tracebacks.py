@@ -59,11 +59,6 @@ def execute_error(instance: str, error: BaseException) -> ModelError:
     return model_error(f"Failed to process the request(s) for model '{instance}', message: ", error)
 
 
-def load_error(error: BaseException) -> ModelError:
-    """Return the error of a model whose own code raised during its load."""
-    return model_error("", error)
-
-
 @contextmanager
 def user_code(prefix: str = "") -> Iterator[None]:
     """Raise errors of a model's own code as a `ModelError`: around its calls outside of batches."""

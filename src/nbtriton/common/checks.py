@@ -60,14 +60,6 @@ def listed(kind: Kind) -> Kind:
     )
 
 
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _are_names(value: Any) -> bool:
-    return is_list(value) and all(map(_is_name, value))
-
-
 def _is_switch(value: object) -> bool:
     # NumPy's and pandas' comparisons give numpy.bool_, which is not a bool.
     return isinstance(value, bool) or (
@@ -76,15 +68,15 @@ def _is_switch(value: object) -> bool:
 
 
 SWITCH = Kind(_is_switch, "True or False")
-NAME = Kind(_is_name, "a name")
-NAMES = Kind(_are_names, "a list of names")
+NAME = Kind(lambda value: isinstance(value, str) and bool(value), "a name")
+NAMES = Kind(lambda value: is_list(value) and all(map(NAME.accepts, value)), "a list of names")
 PATH = Kind(lambda value: isinstance(value, str | os.PathLike), "the name of a file")
 DIRECTORY = Kind(PATH.accepts, "a directory")
 MAPPING = Kind(lambda value: isinstance(value, Mapping), "a mapping by name")
 CALL = Kind(callable, "a function")
 SERVER = Kind(lambda value: hasattr(value, "engine"), "a server, nt.Server() or nt.server()")
 PROFILE = Kind(lambda value: hasattr(value, "is_declared"), "a profile of nt.profile")
-SEED = Kind(lambda value: is_whole(value) and value >= 0, "a whole number from 0 on")
+SEED = whole(0)
 
 
 def check(given: Mapping[str, object], kinds: Mapping[str, Kind]) -> None:

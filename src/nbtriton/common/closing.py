@@ -7,32 +7,11 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 
-class _OverItself:
-    """A context manager of itself: `_end_block` is called at the end of the block, even after an error."""
-
-    __slots__ = ()
-
-    def _end_block(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end_block()
-
-
-class Closing(_OverItself):
-    """Context manager that calls `close` at the end of its block."""
+class Closing:
+    """Context manager of itself that calls `close` at the end of its block, even after an error."""
 
     __slots__ = ()
 
@@ -40,12 +19,15 @@ class Closing(_OverItself):
         """Close the object."""
         raise NotImplementedError
 
-    def _end_block(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
-class Stopping(_OverItself):
-    """Context manager that calls `stop` at the end of its block."""
+class Stopping:
+    """Context manager of itself that calls `stop` at the end of its block, even after an error."""
 
     __slots__ = ()
 
@@ -53,7 +35,10 @@ class Stopping(_OverItself):
         """Stop the object."""
         raise NotImplementedError
 
-    def _end_block(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
 

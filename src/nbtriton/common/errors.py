@@ -84,6 +84,7 @@ class TritonError(Exception):
     status: ClassVar[str] = "UNKNOWN"
     hint: str = ""
     accepted: bool = True
+    user_traceback: str = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -105,7 +106,8 @@ class TritonError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """Show the user's own frames and one sentence, not our frames (IPython's own protocol)."""
-        return [*_own_frames(self.__traceback__), *self._sentence()]
+        frames = _own_frames(self.__traceback__)
+        return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
 
     def _sentence(self) -> list[str]:
         lines = [f"{type(self).__name__} [{self.status}]: {self.message}"]
@@ -185,10 +187,6 @@ class _UsersError(TritonError):
     def __init__(self, message: str, *, hint: str = "", user_traceback: str = "") -> None:
         super().__init__(message, hint=hint)
         self.user_traceback = user_traceback
-
-    def _render_traceback_(self) -> list[str]:
-        frames = _own_frames(self.__traceback__)
-        return [*frames, *_with_traceback(self.user_traceback, self._sentence())]
 
 
 class LoadError(_UsersError, InvalidArgumentError):

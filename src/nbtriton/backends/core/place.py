@@ -1,15 +1,26 @@
-"""The device of one instance: copies of its inputs, the order of its work, and the hand-over of outputs."""
+"""Arrays on a GPU: waiting for them, and the device of one instance, with its copies, its order and the hand-over of outputs.
+
+A batch waits for its device once, and not at all without a GPU.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
-from nbtriton.model.tensors import Array, gather, is_on_device, kind_of, to_kind, to_numpy, to_torch
+from nbtriton.model.tensors import (
+    Array,
+    copy_of,
+    gather,
+    is_on_device,
+    kind_of,
+    to_kind,
+    to_numpy,
+    to_torch,
+)
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import BackendRequest
@@ -20,6 +31,58 @@ _ndarray: Final = np.ndarray
 
 # Unfinished batches of an instance on its device: one is prepared while the device computes the other.
 _IN_FLIGHT: Final = 2
+
+
+def _cuda() -> Any:
+    """Return the module of real GPUs, imported on first use."""
+    from nbtriton.backends.devices import cuda
+
+    return cuda
+
+
+def copies_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return complete copies: their receiver may use any stream, or the host."""
+    copies: dict[str, Array] = {}
+    is_plain = True
+    for name, array in arrays.items():
+        if type(array) is _ndarray:
+            copies[name] = array.copy()
+            continue
+        is_plain = False
+        if is_on_device(array):
+            if kind_of(array) == "simulated":
+                array.device.order_behind(array)
+            else:
+                _cuda().order_behind(array)
+        copies[name] = copy_of(array)
+    if not is_plain:
+        wait_for_outputs(copies.values())
+    return copies
+
+
+def wait_for_outputs(arrays: Iterable[Array]) -> None:
+    """Wait until the GPU has written these arrays, by an instance or in this thread's stream.
+
+    Their receiver may then use another stream or another library without an event.
+    """
+    foreign = [array for array in arrays if type(array) is not _ndarray and is_on_device(array)]
+    if not foreign:
+        return
+    for array in foreign:
+        if kind_of(array) == "simulated":
+            array.device.wait_for(array)
+        else:
+            _cuda().wait_for(array)
+
+
+def to_host(array: Array, reader: str = "") -> Array:
+    """Return a device array on the host; the copy ledger names `reader`.
+
+    BF16 stays a torch tensor: numpy has no such dtype, and models reach it through DLPack.
+    """
+    if kind_of(array) == "simulated":
+        return array.device.fetch(array, reader)
+    return _cuda().fetch(array, reader)
 
 
 def fetched(array: Array, reader: str) -> Array:

@@ -111,6 +111,7 @@ class Memory:
         return self.total_bytes - self.used_bytes
 
 
+@dataclass(slots=True, eq=False)
 class Weights:
     """The weights of one version of a model, which its instances on one device share.
 
@@ -126,11 +127,10 @@ class Weights:
         How many instances share them.
     """
 
-    def __init__(self, owner: str, nbytes: int, shared: object) -> None:
-        self.owner = owner
-        self.nbytes = nbytes
-        self.shared = shared
-        self.holders = 0
+    owner: str
+    nbytes: int
+    shared: object
+    holders: int = 0
 
 
 class Reservation:

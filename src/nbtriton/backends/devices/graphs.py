@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nbtriton.backends.devices.base import Stream
@@ -29,6 +30,7 @@ _MOST: Final = 64
 _Key = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
+@dataclass(frozen=True, slots=True)
 class Captured:
     """One graph, with its input memory and the result of the call.
 
@@ -41,12 +43,9 @@ class Captured:
         The call's result. The next replay overwrites its arrays.
     """
 
-    __slots__ = ("graph", "inputs", "result")
-
-    def __init__(self, graph: CudaGraph, inputs: Mapping[str, Array], result: Any) -> None:
-        self.graph = graph
-        self.inputs = inputs
-        self.result = result
+    graph: CudaGraph
+    inputs: Mapping[str, Array]
+    result: Any
 
     def write(self, device: CudaDevice, inputs: Mapping[str, Array]) -> None:
         """Write the inputs of the next replay, in the current stream; as `Graphs.find` gets them."""

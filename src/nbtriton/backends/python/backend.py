@@ -11,14 +11,14 @@ from typing import ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.core.place import Place
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.backends.python.callables import complete_callable, is_callable_model, open_callable
 from nbtriton.backends.python.core.function import FunctionInstance
 from nbtriton.backends.python.core.values import COMPACT
-from nbtriton.backends.python.isolation.imports import LocalModules
+from nbtriton.backends.python.imports import LocalModules
 from nbtriton.backends.python.model import PythonModel, install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.model.config import ModelConfig, complete_from, reads_only, to_reported_dict
+from nbtriton.model.config.parameters import text_parameter
 
 _log = logging.getLogger("nbtriton.python")
 

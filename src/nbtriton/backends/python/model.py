@@ -16,8 +16,8 @@ from nbtriton.backends.auto_complete import AutoCompleteConfig
 from nbtriton.backends.core.executing import running_as
 from nbtriton.backends.python.api import pb_utils
 from nbtriton.backends.python.core.instance import PythonInstance
-from nbtriton.backends.python.isolation.imports import LocalModules
-from nbtriton.backends.python.isolation.running import Running
+from nbtriton.backends.python.imports import LocalModules
+from nbtriton.backends.python.running import Running
 from nbtriton.backends.tracebacks import user_code
 from nbtriton.common.errors import InternalError, UnsupportedError
 
@@ -201,24 +201,24 @@ class PythonModel:
             raise
 
 
+@dataclass(slots=True)
 class _Code:
     """The code of a model for one instance: a class of the notebook, or a file with its modules."""
 
-    def __init__(self, model: PythonModel, modules: LocalModules | None) -> None:
-        self._model = model
-        self._modules = modules
-        self._module: ModuleType | None = None
+    model: PythonModel
+    modules: LocalModules | None
+    module: ModuleType | None = None
 
     def load(self) -> Any:
         """Return the model's class; a file is imported again."""
-        file = self._model.file
-        if file is None or self._modules is None:
-            return self._model.source
-        self._module = self._modules.load(file)
-        cls = getattr(self._module, _CLASS)
-        if not self._model.batches and hasattr(cls, _BATCHING):
+        file = self.model.file
+        if file is None or self.modules is None:
+            return self.model.source
+        self.module = self.modules.load(file)
+        cls = getattr(self.module, _CLASS)
+        if not self.model.batches and hasattr(cls, _BATCHING):
             raise UnsupportedError(
-                f"model '{self._model.name}' defines {_BATCHING}, which the batcher cannot call in a process of "
+                f"model '{self.model.name}' defines {_BATCHING}, which the batcher cannot call in a process of "
                 "the model's own",
                 hint="keep it in a thread: INSTANCE_ISOLATION thread; or give the five functions to the server: "
                 "server.load(…, batching=STRATEGY)",
@@ -227,6 +227,6 @@ class _Code:
 
     def close(self) -> None:
         """Release the module of a file; a class belongs to the notebook."""
-        if self._modules is not None and self._module is not None:
-            self._modules.release(self._module)
-        self._module = None
+        if self.modules is not None and self.module is not None:
+            self.modules.release(self.module)
+        self.module = None

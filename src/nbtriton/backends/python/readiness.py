@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from nbtriton.backends.core.executing import running_as
-from nbtriton.backends.python.isolation.running import Running
+from nbtriton.backends.python.running import Running
 from nbtriton.backends.tracebacks import describe
 
 # Triton's timeout for an answer.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.devices.ledger import BY_LINE, HOST, Copied
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.common.checks import SERVER, check
 from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig, enum_name, is_ensemble
+from nbtriton.model.config.parameters import text_parameter
 from nbtriton.runtime.engine.server import Server
 
 if TYPE_CHECKING:

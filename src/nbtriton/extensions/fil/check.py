@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from nbtriton.backends.described import expect, model_dims
+from nbtriton.backends.described import expect, fill, model_dims
 from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.extensions.fil.forest import Forest, forest_parameters, is_classifier
 from nbtriton.extensions.fil.instance import INPUT, OUTPUT
-from nbtriton.model.config import ModelConfig, TensorSpec, from_dict, input_specs, output_specs
+from nbtriton.model.config import ModelConfig, TensorSpec, copy_config, input_specs, output_specs
 from nbtriton.model.tensors import format_shape, to_config
 
 _SHAPLEY = "treeshap_output"
@@ -17,8 +17,7 @@ _SHAPLEY = "treeshap_output"
 
 def describe_object(config: ModelConfig, model: Any) -> ModelConfig:
     """Return a configuration with the parameters that follow from an object of a notebook."""
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_config(config)
     classifies = is_classifier(model)
     parameters = {"model_type": "treelite_checkpoint", "output_class": str(classifies).lower()}
     if classifies:
@@ -31,12 +30,9 @@ def describe_object(config: ModelConfig, model: Any) -> ModelConfig:
 
 def complete(config: ModelConfig, forest: Forest) -> ModelConfig:
     """Return a configuration with missing inputs and outputs filled in."""
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_config(config)
     for field, name, size in (("input", INPUT, forest.features), ("output", OUTPUT, forest.width)):
-        if not getattr(done, field):
-            tensor = {"name": name, "data_type": "TYPE_FP32", "dims": [size]}
-            getattr(done, field).extend(getattr(from_dict({field: [tensor]}), field))
+        fill(done, field, [{"name": name, "data_type": "TYPE_FP32", "dims": [size]}])
     return done
 
 

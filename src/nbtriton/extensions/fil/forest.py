@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.common.errors import (
     InternalError,
     InvalidArgumentError,
@@ -26,6 +25,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig
+from nbtriton.model.config.parameters import text_parameter
 
 # The default file name of each `model_type`.
 FILENAMES = {

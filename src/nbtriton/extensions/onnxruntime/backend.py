@@ -11,19 +11,17 @@ from nbtriton.backends.described import Model, check, complete, is_complete
 from nbtriton.backends.parameters import integer_value
 from nbtriton.common.errors import InternalError, UnavailableError
 from nbtriton.extensions.onnxruntime.instance import OnnxInstance
-from nbtriton.extensions.onnxruntime.options import (
+from nbtriton.extensions.onnxruntime.runtime import (
     CUDA,
     GLOBAL_THREADS,
-    providers,
-    run_options,
-    session_options,
-    uses_global_threads,
-)
-from nbtriton.extensions.onnxruntime.runtime import (
     has_provider,
     import_onnxruntime,
+    providers,
+    run_options,
     runtime_error,
+    session_options,
     tensor_infos,
+    uses_global_threads,
 )
 from nbtriton.model.config import ModelConfig, enum_name
 

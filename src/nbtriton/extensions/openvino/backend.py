@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
-from nbtriton.backends.parameters import integer_value, text_parameter
+from nbtriton.backends.parameters import integer_value
 from nbtriton.common.errors import InternalError, InvalidArgumentError, UnavailableError
 from nbtriton.extensions.openvino.configuration import (
     complete,
@@ -18,6 +18,7 @@ from nbtriton.extensions.openvino.configuration import (
 )
 from nbtriton.extensions.openvino.instance import OpenVinoInstance
 from nbtriton.model.config import ModelConfig
+from nbtriton.model.config.parameters import text_parameter
 
 # Setting for the max_batch_size of a model that batches by its layouts, and whose configuration has none.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
@@ -137,6 +138,16 @@ class OpenVinoBackend(Backend):
         return self._model
 
 
+# What Triton allows for each property, and the words of it that are no numbers.
+_PROPERTIES = {
+    "INFERENCE_NUM_THREADS": ("a non-negative number", ()),
+    "COMPILATION_NUM_THREADS": ("a non-negative number", ()),
+    "HINT_BF16": ("YES", ("yes",)),
+    "NUM_STREAMS": ("either AUTO/NUMA/<int_value>", ("auto", "numa")),
+    "PERFORMANCE_HINT": ("/".join(_HINTS).upper(), _HINTS),
+}
+
+
 def properties(config: ModelConfig) -> dict[str, str]:
     """Return OpenVINO's properties for the compilation of a model (OV1).
 
@@ -146,41 +157,19 @@ def properties(config: ModelConfig) -> dict[str, str]:
         A value that Triton does not allow, with its text.
     """
     result = {}
-    for key in ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS"):
-        value = _value(config, key)
+    for key, (expected, words) in _PROPERTIES.items():
+        value = (text_parameter(config, key) or "").lower()
+        is_number = "NUM_" in key and value.isascii() and value.isdigit()
+        if value and value not in words and not is_number:
+            raise InvalidArgumentError(
+                f"expected the parameter '{key}' to be {expected}, got {value}"
+            )
         if value:
-            if not _is_number(value):
-                raise _wrong(key, "to be a non-negative number", value)
-            result[key] = value
-    value = _value(config, "HINT_BF16")
-    if value:
-        if value != "yes":
-            raise _wrong("HINT_BF16", "to be YES", value)
+            result[key] = value.upper()
+    if result.pop("HINT_BF16", ""):
         result["INFERENCE_PRECISION_HINT"] = "bf16"
-    value = _value(config, "NUM_STREAMS")
-    if value:
-        if value not in ("auto", "numa") and not _is_number(value):
-            raise _wrong("NUM_STREAMS", "to be either AUTO/NUMA/<int_value>", value)
-        result["NUM_STREAMS"] = value.upper()
-    value = _value(config, "PERFORMANCE_HINT")
-    if value:
-        if value not in _HINTS:
-            raise _wrong("PERFORMANCE_HINT", f"to be {'/'.join(_HINTS).upper()}", value)
-        result["PERFORMANCE_HINT"] = value.upper()
     return result
 
 
-def _value(config: ModelConfig, key: str) -> str:
-    return (text_parameter(config, key) or "").lower()
-
-
 def _is_yes(config: ModelConfig, key: str) -> bool:
-    return _value(config, key) == "yes"
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
-def _wrong(key: str, expected: str, found: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"expected the parameter '{key}' {expected}, got {found}")
+    return (text_parameter(config, key) or "").lower() == "yes"

@@ -12,12 +12,13 @@ from nbtriton.backends.described import (
     expect,
     expect_input_count,
     expect_shape,
+    fill,
     look_up,
     model_dims,
 )
 from nbtriton.common.errors import InternalError
 from nbtriton.common.packages import needed
-from nbtriton.model.config import ModelConfig, TensorSpec, from_dict, input_specs, output_specs
+from nbtriton.model.config import ModelConfig, TensorSpec, copy_config, input_specs, output_specs
 from nbtriton.model.tensors import to_config
 
 _log = logging.getLogger("nbtriton.openvino")
@@ -79,8 +80,7 @@ def complete(config: ModelConfig, model: Any, default_max_batch_size: int) -> Mo
     default_max_batch_size : int
     """
     helpers = import_openvino().layout_helpers
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_config(config)
     ports = [*model.inputs, *model.outputs]
     if all(helpers.has_batch(helpers.get_layout(port)) for port in ports):
         if done.max_batch_size == 0:
@@ -101,9 +101,7 @@ def complete(config: ModelConfig, model: Any, default_max_batch_size: int) -> Mo
             done.name,
         )
     for field, tensors in (("input", model.inputs), ("output", model.outputs)):
-        if not getattr(done, field):
-            specs = [_tensor(port, done.max_batch_size > 0) for port in tensors]
-            getattr(done, field).extend(getattr(from_dict({field: specs}), field))
+        fill(done, field, [_tensor(port, done.max_batch_size > 0) for port in tensors])
     return done
 
 

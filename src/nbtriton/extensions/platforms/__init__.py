@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.common import __version__
 from nbtriton.model.config import ModelConfig, enum_name, parse_pbtxt
+from nbtriton.model.config.parameters import text_parameter
 
 # By backend: the parameter with the threads of one execution. 0 and -1 leave the number to the backend.
 _THREADS = {"onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}

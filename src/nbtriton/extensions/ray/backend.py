@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbtriton.backends.base import InstanceContext, ModelContext
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.common.errors import ConfigError
 from nbtriton.extensions.ray.cluster import cluster_of
 from nbtriton.model.config import INSTANCE_RESOURCES, ModelConfig, numbers_parameter
+from nbtriton.model.config.parameters import text_parameter
 from nbtriton.runtime.workers.backend import WorkerBackend
 from nbtriton.runtime.workers.core.connection import Connection
 from nbtriton.runtime.workers.resources import HostPolicy, Limits, ThreadBudget

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.common.errors import ConfigError
 from nbtriton.extensions.remote.options import REMOTE, RemoteSettings
 from nbtriton.model.config import ModelConfig
+from nbtriton.model.config.parameters import text_parameter
 from nbtriton.options.table import read_settings, signed
 from nbtriton.serving.clients.address import Address, address_of
 from nbtriton.serving.clients.base import TIMEOUT_S, Client

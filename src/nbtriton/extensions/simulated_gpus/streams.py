@@ -14,6 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from nbtriton.backends.devices.base import Event, Stream
 from nbtriton.backends.devices.ledger import CopyLedger
@@ -43,6 +44,7 @@ class UnorderedError(InternalError):
     """Work touches memory that another stream may still write or read: on a GPU the result would be undefined."""
 
 
+@dataclass(slots=True, eq=False)
 class Access:
     """The last writer of a piece of memory, and its readers since.
 
@@ -52,13 +54,10 @@ class Access:
         Recorded by the last writer when it handed the memory over.
     """
 
-    __slots__ = ("label", "read", "ready", "written")
-
-    def __init__(self) -> None:
-        self.written: _Place | None = None
-        self.read: dict[int, int] = {}
-        self.ready: SimulatedEvent | None = None
-        self.label = ""
+    written: _Place | None = None
+    read: dict[int, int] = field(default_factory=dict)
+    ready: SimulatedEvent | None = None
+    label: str = ""
 
 
 class SimulatedEvent(Event):
@@ -84,6 +83,13 @@ class SimulatedEvent(Event):
     def synchronize(self) -> None:
         """Block the calling thread until it is reached."""
         self._stream.block(self)
+
+
+class _Entered(threading.local):
+    """The streams that a thread has entered, the current one last: as in torch and CuPy, each has its own."""
+
+    def __init__(self) -> None:
+        self.streams: list[SimulatedStream] = []
 
 
 class Timeline:
@@ -120,24 +126,13 @@ class Timeline:
         self.streams: dict[int, SimulatedStream] = {}
         self.next_number = itertools.count().__next__
         self.units: defaultdict[str, Bookings] = defaultdict(Bookings)
-        # As in torch and CuPy, each thread has its own current stream.
-        self._local = threading.local()
+        self.entered = _Entered()
         self.default = SimulatedStream(self, "the default stream")
 
     def current(self) -> SimulatedStream:
         """Return the stream of the calling thread."""
-        stack: list[SimulatedStream] = getattr(self._local, "stack", [])
-        return stack[-1] if stack else self.default
-
-    def push(self, stream: SimulatedStream) -> None:
-        """Make a stream the calling thread's."""
-        if not hasattr(self._local, "stack"):
-            self._local.stack = []
-        self._local.stack.append(stream)
-
-    def pop(self) -> None:
-        """Restore the stream that was current before."""
-        self._local.stack.pop()
+        entered = self.entered.streams
+        return entered[-1] if entered else self.default
 
 
 class SimulatedStream(Stream):
@@ -167,10 +162,10 @@ class SimulatedStream(Stream):
         return f"<stream {self.number} of {self.timeline.name}: {self.owner}>"
 
     def __enter__(self) -> None:
-        self.timeline.push(self)
+        self.timeline.entered.streams.append(self)
 
     def __exit__(self, *error: object) -> None:
-        self.timeline.pop()
+        self.timeline.entered.streams.pop()
 
     def record(self) -> SimulatedEvent:
         """Return an event after all work that is in the stream now."""

@@ -6,7 +6,7 @@ text that is passed in. Messages are Triton's, hints are ours.
 
 from __future__ import annotations
 
-from nbtriton.model.config._proto import ModelConfig, enum_name
+from nbtriton.model.config._proto import ModelConfig, copy_config, enum_name
 from nbtriton.model.config.convert import (
     Dumpable,
     ReadyModel,
@@ -23,7 +23,6 @@ from nbtriton.model.config.ignored import (
     EXECUTION_ENV_PATH,
     Difference,
     differences,
-    field_effects,
     ignored_fields,
 )
 from nbtriton.model.config.normalize import (
@@ -36,13 +35,12 @@ from nbtriton.model.config.normalize import (
     scheduling_choice,
 )
 from nbtriton.model.config.options import apply_options
-from nbtriton.model.config.own_parameters import (
+from nbtriton.model.config.parameters import (
     INSTANCE_ISOLATION,
     INSTANCE_RESOURCES,
     INSTANCE_RESTARTS,
     MAX_UNREAD_RESPONSES,
     READ_ONLY_INPUTS,
-    check_isolation,
     isolation_of,
     mark_stand_in,
     max_unread_responses,
@@ -71,8 +69,8 @@ from nbtriton.model.config.validate_io import STRATEGY_PATH, validate_io, valida
 __all__ = [
     "EXECUTION_ENV_PATH", "INSTANCE_ISOLATION", "INSTANCE_RESOURCES", "INSTANCE_RESTARTS", "MAX_UNREAD_RESPONSES", "READ_ONLY_INPUTS",
     "STRATEGY_PATH", "Difference", "Dumpable", "InstancePlan", "ModelConfig", "ReadyModel", "TensorSpec",
-    "all_input_specs", "all_output_specs", "amend", "apply_options", "as_config", "check_isolation", "complete_from",
-    "control_types", "differences", "enum_name", "equal_but_for_instances", "field_effects", "format_pbtxt",
+    "all_input_specs", "all_output_specs", "amend", "apply_options", "as_config", "complete_from",
+    "control_types", "copy_config", "differences", "enum_name", "equal_but_for_instances", "format_pbtxt",
     "from_dict", "ignored_fields", "input_specs", "is_ensemble", "is_whole", "isolation_of", "looks_like_pbtxt",
     "mark_stand_in", "max_unread_responses", "normalize", "normalize_instance_groups",
     "numbers_parameter", "output_specs", "output_types",

@@ -87,7 +87,7 @@ PROTOCOL_TYPES: dict[str, int] = {
 }
 
 
-def copy_of(config: ModelConfig) -> ModelConfig:
+def copy_config(config: ModelConfig) -> ModelConfig:
     """Return a separate message with the same fields."""
     copy = ModelConfig()
     copy.CopyFrom(config)

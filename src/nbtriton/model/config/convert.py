@@ -18,7 +18,7 @@ from nbtriton.common.errors import ConfigError, InternalError
 from nbtriton.model.config._proto import (
     Descriptor,
     ModelConfig,
-    copy_of,
+    copy_config,
     hint_for_json,
     is_map,
     is_repeated,
@@ -83,7 +83,7 @@ def as_config(value: object) -> ModelConfig:
         is_json = value.lstrip()[:1] in ("{", b"{")
         return from_dict(read_json(value)) if is_json else parse_pbtxt(value)
     if isinstance(value, ModelConfig):
-        return copy_of(value)
+        return copy_config(value)
     # Another class of the same message: the one of tritonclient's generated code.
     if getattr(getattr(value, "DESCRIPTOR", None), "full_name", "") == _FULL_NAME:
         return ModelConfig.FromString(cast("Message", value).SerializeToString())
@@ -299,7 +299,7 @@ def complete_from(config: ModelConfig, completed: Mapping[str, Any]) -> ModelCon
     """
     new = from_dict(completed)
     before, after = scheduling_choice(config), scheduling_choice(new)
-    done = copy_of(config)
+    done = copy_config(config)
     done.max_batch_size = new.max_batch_size
     for tensors in ("input", "output"):
         done.ClearField(tensors)
@@ -371,7 +371,7 @@ def amend(
     fragment = parse_pbtxt(value, source=source) if is_text else as_config(value)
     if whole and is_whole(fragment):
         return fragment
-    amended = copy_of(base)
+    amended = copy_config(base)
     _clear_lists(amended, fragment)
     if is_text:
         lay_over_pbtxt(amended, value)

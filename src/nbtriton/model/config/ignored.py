@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.common.foreign import BATCH_STRATEGY
-from nbtriton.model.config._proto import Descriptor, ModelConfig, enum_name, is_map, is_repeated
+from nbtriton.model.config._proto import (
+    ModelConfig,
+    copy_config,
+    enum_name,
+    is_map,
+    is_repeated,
+)
 from nbtriton.model.config.normalize import is_ensemble, queue_policies
 from nbtriton.model.config.validate_io import STRATEGY_PATH
 
@@ -28,7 +34,7 @@ _COPIES = "it tunes copies of Triton's C++ backends; here a batch is gathered by
 _MEMORY = "where a state lies in memory is the model's own affair here"
 
 # Paths without indices and keys.
-_NEVER: Final = {
+NEVER: Final = {
     "input.format": "only TensorRT acts on it; the other backends take tensors as they are",
     "cc_model_filenames": (
         "it chooses a file by the compute capability of a GPU; "
@@ -56,7 +62,7 @@ _CUDA_OF_TORCH = {
     "optimization.cuda.graph_spec": "a CUDA graph is captured for each set of shapes that comes",
     "optimization.cuda.output_copy_stream": "outputs leave by the stream of their instance",
 }
-_PYTHON = {
+PYTHON = {
     "batch_input": (
         "a TritonPythonModel gets the tensors of each request and no others, as in Triton; "
         "a plain function would get it"
@@ -67,7 +73,7 @@ _PYTHON = {
     ),
 }
 # Something that the model or its server lacks, and the field that then has no effect.
-_WITHOUT: Final = {
+WITHOUT: Final = {
     "agents": ("model_repository_agents", "agents look at a model's directory, and this one has none"),
     "labels": ("output.label_filename", "labels are read from a model's directory, and this one has none"),
     "cache": ("response_cache", "this server has no response cache: nt.server(cache_bytes=…) or %triton_server --cache-bytes, nbtriton serve --cache-config"),
@@ -75,18 +81,11 @@ _WITHOUT: Final = {
     "limiter": ("instance_group.rate_limiter", "this server limits no rates: nt.server(rate_limit='execution_count'), or --rate-limit of %triton_server and nbtriton serve"),
 }  # fmt: skip
 # Fields that only that backend acts on.
-_ONNXRUNTIME = ("model_operations", "optimization.graph")
-_PARAMETERS: Final = {STRATEGY_PATH: str(BATCH_STRATEGY)}
+ONNXRUNTIME = ("model_operations", "optimization.graph")
+PARAMETERS: Final = {STRATEGY_PATH: str(BATCH_STRATEGY)}
 EXECUTION_ENV_PATH: Final = "EXECUTION_ENV_PATH"
-_NO_ENVIRONMENT: Final = "only the python backend has environments, as in Triton"
-_RUNTIME: Final = "refused unless it names the backend's own library, such as libtriton_python.so"
-_PINNED: Final = "the frameworks here allocate host memory as they do"
-# Refused where it is set, as Triton does: only its TensorRT backend has it.
-_CHECKED: Final = ("input.is_shape_tensor", "input.is_non_linear_format_io",
-                   "output.is_shape_tensor", "output.is_non_linear_format_io",
-                   "instance_group.profile")  # fmt: skip
-# Since 2.51.
-_NEWER: Final = ("model_metrics", "ensemble_scheduling.max_inflight_requests")
+NO_ENVIRONMENT: Final = "only the python backend has environments, as in Triton"
+PINNED: Final = "the frameworks here allocate host memory as they do"
 
 
 def ignored_fields(
@@ -129,23 +128,23 @@ def ignored_fields(
     [('optimization.graph', 'it configures a graph compiler that the backends here do not use')]
     """
     in_python = config.backend == "python" and not whole_batches
-    table = {**_NEVER, **(_PYTHON if in_python else {})}
+    table = {**NEVER, **(PYTHON if in_python else {})}
     cache = cache or not config.response_cache.enable
     has = {"agents": agents, "labels": labels, "cache": cache, "limiter": limiter}
     has["policies"] = policies
-    table |= dict(field for what, field in _WITHOUT.items() if not has[what])
-    for path in _ONNXRUNTIME if config.backend == "onnxruntime" else ():
+    table |= dict(field for what, field in WITHOUT.items() if not has[what])
+    for path in ONNXRUNTIME if config.backend == "onnxruntime" else ():
         del table[path]
     kinds = {enum_name(group, "kind") for group in config.instance_group}
     if config.backend == "pytorch" and kinds != {"KIND_CPU"}:
         del table["optimization.cuda"]
         table |= _CUDA_OF_TORCH
     found = list(_never(config, table))
-    for key, reason in _PARAMETERS.items():
+    for key, reason in PARAMETERS.items():
         if key in config.parameters:
             found.append((f"parameters[{key}]", reason))
     if EXECUTION_ENV_PATH in config.parameters and not _is_python(config):
-        found.append((f"parameters[{EXECUTION_ENV_PATH}]", _NO_ENVIRONMENT))
+        found.append((f"parameters[{EXECUTION_ENV_PATH}]", NO_ENVIRONMENT))
     for rule in _RULES:
         found += rule(config)
     return found
@@ -154,72 +153,6 @@ def ignored_fields(
 def _is_python(config: ModelConfig) -> bool:
     """Return True also for a Python-based backend."""
     return config.backend in ("", "python") or config.runtime == "model.py"
-
-
-class FieldEffect(NamedTuple):
-    """A field of ModelConfig and its effect, one of `EFFECTS`."""
-
-    path: str
-    effect: str
-    note: str
-
-
-EFFECTS: Final = ("has effect", "checked only", "reported as ignored")
-
-
-def field_effects() -> list[FieldEffect]:
-    """Return the effect of every field of ModelConfig, in the order of the message.
-
-    Examples
-    --------
-    >>> field_effects()[0].path
-    'name'
-    """
-    found = list(_effects(ModelConfig.DESCRIPTOR, (), None))
-    after = next(i for i, one in enumerate(found) if one.path.startswith("parameters"))
-    for key, reason in sorted(_PARAMETERS.items()):
-        found.insert(after + 1, FieldEffect(f"parameters[{key}]", "checked only", reason))
-    note = f"of python; else ignored: {_NO_ENVIRONMENT}"
-    found.insert(after + 1, FieldEffect(f"parameters[{EXECUTION_ENV_PATH}]", "has effect", note))
-    return found
-
-
-def _effects(
-    message: Descriptor, above: tuple[str, ...], outer: FieldEffect | None
-) -> Iterator[FieldEffect]:
-    """Yield every field that holds a value; a field without an entry has the entry of the message around it."""
-    for field in message.fields:
-        at = (*above, field.name)
-        own = _effect(".".join(at))
-        effect = outer._replace(path=own.path) if outer is not None and not own.note else own
-        inner = field.message_type
-        if inner is not None and is_map(field):
-            inner = inner.fields_by_name["value"].message_type
-        if inner is not None and inner.fields:
-            yield from _effects(inner, at, effect)
-        else:
-            yield effect
-
-
-def _effect(path: str) -> FieldEffect:
-    has, checked, ignored = EFFECTS
-    if path in _CHECKED:
-        return FieldEffect(path, checked, "only TensorRT has it: refused where it is set")
-    if path == "runtime":
-        return FieldEffect(path, checked, _RUNTIME)
-    if path == "optimization.cuda.graphs":
-        return FieldEffect(
-            path, has, f"of pytorch on a GPU; else ignored: {_NEVER['optimization.cuda']}"
-        )
-    if path in _ONNXRUNTIME:
-        return FieldEffect(path, has, f"of onnxruntime; else ignored: {_NEVER[path]}")
-    newer = ("not in 2.51",) if path in _NEWER else ()
-    if path in _NEVER or path.endswith("put_pinned_memory"):
-        return FieldEffect(path, ignored, "; ".join((_NEVER.get(path, _PINNED), *newer)))
-    elsewhere = {**_PYTHON, **dict(_WITHOUT.values())}
-    if path in elsewhere:
-        return FieldEffect(path, has, f"else ignored: {elsewhere[path]}")
-    return FieldEffect(path, has, "; ".join(newer))
 
 
 def _never(message: Message, table: dict[str, str], at: str = "") -> Iterator[tuple[str, str]]:
@@ -259,7 +192,7 @@ def _pinned(config: ModelConfig) -> Iterator[tuple[str, str]]:
     for name in ("input_pinned_memory", "output_pinned_memory"):
         # True is the default that normalisation writes.
         if optimization.HasField(name) and not getattr(optimization, name).enable:
-            yield f"optimization.{name}", _PINNED
+            yield f"optimization.{name}", PINNED
 
 
 def _priorities(config: ModelConfig) -> Iterator[tuple[str, str]]:
@@ -442,7 +375,6 @@ def differences(config: ModelConfig, *, cache: bool = True) -> list[Difference]:
     ['cache-errors']
     """
     if config.response_cache.enable and not cache:
-        given, config = config, ModelConfig()
-        config.CopyFrom(given)
+        config = copy_config(config)
         config.ClearField("response_cache")
     return [difference for holds, difference in _TABLE if holds(config)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import ConfigError
-from nbtriton.model.config._proto import KINDS, ModelConfig, copy_of, enum_name
+from nbtriton.model.config._proto import KINDS, ModelConfig, copy_config, enum_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, MutableSequence, Sequence
@@ -139,7 +139,7 @@ def normalize(
     >>> normalize(as_config("max_batch_size: 8  dynamic_batching { }"), name="bert").name
     'bert'
     """
-    done = copy_of(config)
+    done = copy_config(config)
     if not done.name:
         done.name = name
     _fill_backend(done, name, filenames)
@@ -180,7 +180,7 @@ def normalize_instance_groups(
     ModelConfig
         The configuration with its groups resolved; an ensemble has none.
     """
-    done = copy_of(config)
+    done = copy_config(config)
     if is_ensemble(done):
         return done
     present = sorted(gpus or ())
@@ -246,7 +246,7 @@ def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[
 
 def equal_but_for_instances(one: ModelConfig, other: ModelConfig) -> bool:
     """Return True if only instance_group and version_policy may differ (L16)."""
-    bare = [copy_of(config) for config in (one, other)]
+    bare = [copy_config(config) for config in (one, other)]
     for copy in bare:
         copy.ClearField("instance_group")
         copy.ClearField("version_policy")

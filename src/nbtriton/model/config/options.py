@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import ConfigError, nearest
-from nbtriton.model.config._proto import KINDS, ModelConfig, copy_of
+from nbtriton.model.config._proto import KINDS, ModelConfig, copy_config
 from nbtriton.model.config.ignored import EXECUTION_ENV_PATH
 from nbtriton.model.config.normalize import scheduling_choice
-from nbtriton.model.config.own_parameters import (
+from nbtriton.model.config.parameters import (
     INSTANCE_ISOLATION,
     INSTANCE_RESOURCES,
     READ_ONLY_INPUTS,
@@ -79,7 +79,7 @@ def apply_options(
     InvalidArgumentError
         An unknown isolation.
     """
-    done = copy_of(config)
+    done = copy_config(config)
     if max_batch_size is not None:
         _check_at_least(0, max_batch_size, "max_batch_size")
         done.max_batch_size = max_batch_size

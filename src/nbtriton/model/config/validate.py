@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nbtriton.common.errors import ConfigError
 from nbtriton.model.config._proto import ModelConfig, enum_name
 from nbtriton.model.config.normalize import FAMILIES, queue_policies
-from nbtriton.model.config.own_parameters import max_unread_responses, reads_only
+from nbtriton.model.config.parameters import max_unread_responses, reads_only
 from nbtriton.model.config.validate_ensemble import validate_structure
 
 if TYPE_CHECKING:

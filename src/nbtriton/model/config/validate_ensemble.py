@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbtriton.common.errors import ConfigError, nearest
-from nbtriton.model.config._proto import ModelConfig, copy_of, enum_name
+from nbtriton.model.config._proto import ModelConfig, copy_config, enum_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -245,7 +245,7 @@ def validate_ensemble(
         maps = _MapCheck(config.name, path, step, member, tensors)
         maps.check_inputs()
         maps.check_outputs()
-    done = copy_of(config)
+    done = copy_config(config)
     decoupled = {name for name, one in members.items() if one.model_transaction_policy.decoupled}
     done.model_transaction_policy.decoupled = _follow_responses(config, tensors, decoupled)
     return done

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.common import PACKAGE
 from nbtriton.common.checks import absolute
 from nbtriton.common.closing import ScratchFolder
 from nbtriton.common.errors import InternalError, UnsupportedError
 from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig
+from nbtriton.model.config.parameters import text_parameter
 
 if TYPE_CHECKING:
     import tarfile

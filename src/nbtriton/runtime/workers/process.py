@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nbtriton.backends.python.isolation.imports import model_folders
+from nbtriton.backends.python.imports import model_folders
 from nbtriton.common.errors import InternalError
 from nbtriton.runtime.workers.launching import (
     Forked,

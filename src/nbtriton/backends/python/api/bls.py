@@ -22,7 +22,7 @@ from nbtriton.backends.python.api.pybind import (
     warn_newer,
 )
 from nbtriton.backends.python.core.values import InferenceResponse, Tensor, answer_of, wire_array
-from nbtriton.backends.python.isolation.running import current, current_server, with_instance
+from nbtriton.backends.python.running import current, current_server, with_instance
 from nbtriton.backends.unread import UnreadResponses
 from nbtriton.common.errors import CancelledError
 from nbtriton.common.errors import TritonError as EngineError

@@ -17,7 +17,7 @@ from nbtriton.backends.python.api.pybind import (
     as_text,
     incompatible,
 )
-from nbtriton.backends.python.isolation.running import current, with_instance
+from nbtriton.backends.python.running import current, with_instance
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import ServerHandle

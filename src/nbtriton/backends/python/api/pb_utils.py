@@ -28,7 +28,7 @@ from nbtriton.backends.python.api.requests import (
     get_output_tensor_by_name,
 )
 from nbtriton.backends.python.core.values import InferenceResponse, Tensor
-from nbtriton.backends.python.isolation.running import current
+from nbtriton.backends.python.running import current
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.model.tensors import deserialize_bytes, serialize_bytes
 from nbtriton.model.tensors.datatypes import DATATYPES, NUMPY_DTYPES, datatype_number, to_config

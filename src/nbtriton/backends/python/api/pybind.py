@@ -10,7 +10,7 @@ from enum import Enum
 from operator import index
 from typing import NoReturn
 
-from nbtriton.backends.python.isolation.running import current
+from nbtriton.backends.python.running import current
 from nbtriton.common import errors
 from nbtriton.model.tensors import Array, is_on_device, to_numpy, to_torch
 

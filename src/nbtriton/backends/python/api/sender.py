@@ -7,7 +7,7 @@ import threading
 from queue import SimpleQueue
 
 from nbtriton.backends.base import BackendRequest, Response
-from nbtriton.backends.core.synchronize import wait_for_outputs
+from nbtriton.backends.core.place import wait_for_outputs
 from nbtriton.backends.forking import per_process
 from nbtriton.backends.python.api.pybind import TritonModelException, incompatible
 from nbtriton.backends.python.core.values import InferenceResponse, to_engine_response

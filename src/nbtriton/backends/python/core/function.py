@@ -16,13 +16,12 @@ from nbtriton.backends.core.batching import (
     name_outputs,
     wanted_outputs,
 )
-from nbtriton.backends.core.place import Place
-from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
+from nbtriton.backends.core.place import Place, to_host, wait_for_outputs
 from nbtriton.backends.python.api.sender import stop_answering_abandoned
 from nbtriton.backends.python.callables import open_callable
 from nbtriton.backends.python.core.instance import call_model
 from nbtriton.backends.python.core.values import leaving
-from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
+from nbtriton.backends.python.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.read_only import check_unchanged, explained_error, versions_of
 from nbtriton.common.errors import TritonError as EngineError
 from nbtriton.common.errors import UnsupportedError

@@ -15,12 +15,12 @@ import numpy as np
 
 from nbtriton.backends.base import BackendInstance, BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.executing import running_as
-from nbtriton.backends.core.synchronize import to_host, wait_for_outputs
+from nbtriton.backends.core.place import to_host, wait_for_outputs
 from nbtriton.backends.python.api.requests import ReceivedRequest
 from nbtriton.backends.python.api.sender import SECOND_RESPONSE, stop_answering_abandoned
 from nbtriton.backends.python.core.values import InferenceResponse, Tensor, to_engine_response
-from nbtriton.backends.python.isolation.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.python.readiness import Readiness
+from nbtriton.backends.python.running import Running, any_live, enter_live, leave_live
 from nbtriton.backends.read_only import explained_error
 from nbtriton.backends.tracebacks import describe, execute_error, user_code
 from nbtriton.common.errors import ModelError
@@ -36,7 +36,7 @@ from nbtriton.model.tensors import (
 )
 
 if TYPE_CHECKING:
-    from nbtriton.backends.python.isolation.loop import LoopThread, Outcome
+    from nbtriton.backends.python.loop import LoopThread, Outcome
 
 
 _Argument = TypeVar("_Argument")
@@ -186,7 +186,7 @@ class PythonInstance(BackendInstance):
     def _await(
         self, coroutine: CoroutineType[Any, Any, object], received: list[ReceivedRequest]
     ) -> object:
-        from nbtriton.backends.python.isolation.loop import LoopThread, wait_for_outcome
+        from nbtriton.backends.python.loop import LoopThread, wait_for_outcome
 
         if self._loop is None:
             self._loop = LoopThread(f"nbtriton-loop-{self._running.instance_name}")

@@ -13,7 +13,7 @@ from time import monotonic_ns
 
 import numpy as np
 
-from nbtriton.backends.core.synchronize import copies_of
+from nbtriton.backends.core.place import copies_of
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.model.tensors import (
     Array,

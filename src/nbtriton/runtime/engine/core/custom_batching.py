@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nbtriton.backends.base import ModelContext
-from nbtriton.backends.tracebacks import load_error, model_error
+from nbtriton.backends.tracebacks import model_error
 from nbtriton.common.errors import ConfigError, NotFoundError
 from nbtriton.common.foreign import BATCH_STRATEGY, batch_strategy_in
 from nbtriton.model.config import STRATEGY_PATH, ModelConfig
@@ -63,7 +63,7 @@ class CustomBatching:
         try:
             self._batcher = self._hooks["model_batcher_initialize"](context)
         except BaseException as error:
-            raise load_error(error) from error
+            raise model_error("", error) from error
         self._opened = True
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ def find_strategy(
         try:
             batching = batching()
         except BaseException as error:
-            raise load_error(error) from error
+            raise model_error("", error) from error
     return CustomBatching(context.name, _hooks(batching, context.name))
 
 

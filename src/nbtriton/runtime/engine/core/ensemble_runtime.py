@@ -58,7 +58,7 @@ import numpy as np
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.messages import RequestOptions
-from nbtriton.backends.core.synchronize import copies_of, wait_for_outputs
+from nbtriton.backends.core.place import copies_of, wait_for_outputs
 from nbtriton.common.errors import (
     CancelledError,
     EngineStoppedError,

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from nbtriton.backends.base import Response
-from nbtriton.backends.core.synchronize import wait_for_outputs
+from nbtriton.backends.core.place import wait_for_outputs
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.model.tensors import Array
 from nbtriton.runtime.engine.core.execution import Completion

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from nbtriton.backends.base import Response
-from nbtriton.backends.core.synchronize import copies_of
+from nbtriton.backends.core.place import copies_of
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.model.tensors import Array
 from nbtriton.runtime.engine.core.execution import (

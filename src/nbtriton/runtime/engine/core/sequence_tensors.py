@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from nbtriton.backends.base import Response
-from nbtriton.backends.core.synchronize import copies_of
+from nbtriton.backends.core.place import copies_of
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.model.config import ModelConfig, enum_name
 from nbtriton.model.tensors import Array, deserialize_bytes, kind_of, numpy_dtype, to_protocol

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from nbtriton.backends import BackendSettings
 from nbtriton.backends.base import Backend
-from nbtriton.backends.parameters import text_parameter
 from nbtriton.common import entries
 from nbtriton.common.errors import UnsupportedError
 from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig, enum_name, isolation_of
+from nbtriton.model.config.parameters import text_parameter
 from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from nbtriton.runtime.engine.interrupts import (
     interrupts_allowed,
@@ -24,7 +24,7 @@ from nbtriton.runtime.workers.environment import Environments
 from nbtriton.runtime.workers.resources import WorkerOptions, can_fork, check_fork, usable_cores
 
 if TYPE_CHECKING:
-    from nbtriton.backends.python.isolation.imports import LocalModules
+    from nbtriton.backends.python.imports import LocalModules
     from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 
 
@@ -102,7 +102,7 @@ def _modules_of(source: object) -> LocalModules | None:
     """Return the modules beside a ``model.py``; None for what is none."""
     if not isinstance(source, Path) or source.suffix != ".py":
         return None
-    from nbtriton.backends.python.isolation.imports import LocalModules
+    from nbtriton.backends.python.imports import LocalModules
 
     folder = source.parent
     return LocalModules(1, [folder, *([folder.parent] if folder.name.isdigit() else [])])

@@ -1,17 +1,20 @@
-"""Parameters of nbtriton with one of a few values; Triton ignores parameters that it does not know."""
+"""Values of ``parameters``, and nbtriton's own, which Triton ignores as it does all that it does not know."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nbtriton.common import entries
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, nearest
-from nbtriton.model.config._proto import ModelConfig, copy_of
+from nbtriton.model.config._proto import ModelConfig, copy_config
 from nbtriton.options.reading import ISOLATIONS
 
-if TYPE_CHECKING:
-    from nbtriton.model.config._proto import ModelConfig
+
+def text_parameter(config: ModelConfig, key: str) -> str | None:
+    """Return the text of a parameter; None if it is not set."""
+    return config.parameters[key].string_value if key in config.parameters else None
+
 
 READ_ONLY_INPUTS: Final = "READ_ONLY_INPUTS"
 MAX_UNREAD_RESPONSES: Final = "MAX_UNREAD_RESPONSES"
@@ -46,9 +49,9 @@ def max_unread_responses(config: ModelConfig) -> int:
     >>> max_unread_responses(parse_pbtxt(f"parameters {value}"))
     4
     """
-    if MAX_UNREAD_RESPONSES not in config.parameters:
+    value = text_parameter(config, MAX_UNREAD_RESPONSES)
+    if value is None:
         return 0
-    value = str(config.parameters[MAX_UNREAD_RESPONSES].string_value)
     if not (value.isascii() and value.isdigit()):
         raise ConfigError(
             f"Incorrect value for {MAX_UNREAD_RESPONSES} of model '{config.name}': '{value}'",
@@ -71,10 +74,8 @@ def isolation_of(config: ModelConfig) -> str | None:
     ConfigError
         The parameter has another value; with the nearest one.
     """
-    if INSTANCE_ISOLATION not in config.parameters:
-        return None
-    allowed = _isolations(str(config.parameters[INSTANCE_ISOLATION].string_value))
-    return _word_of(config, INSTANCE_ISOLATION, allowed)
+    value = text_parameter(config, INSTANCE_ISOLATION)
+    return None if value is None else _word_of(config, INSTANCE_ISOLATION, _isolations(value))
 
 
 def check_isolation(value: str) -> None:
@@ -111,9 +112,7 @@ def numbers_parameter(config: ModelConfig, key: str, hint: str) -> dict[str, flo
     {'number': 3.0, 'pause_s': 1.0}
     """
     numbers: dict[str, float] = {}
-    for part in filter(
-        None, config.parameters[key].string_value.split(",") if key in config.parameters else ()
-    ):
+    for part in filter(None, (text_parameter(config, key) or "").split(",")):
         name, _, number = part.partition("=")
         try:
             numbers[name.strip()] = float(number)
@@ -130,11 +129,9 @@ def numbers_parameter(config: ModelConfig, key: str, hint: str) -> dict[str, flo
 
 def _isolations(value: str) -> tuple[str, ...]:
     """Return the allowed words; those of other packages are only looked for where they matter."""
-    return (
-        ISOLATIONS
-        if value in ISOLATIONS
-        else tuple(dict.fromkeys((*ISOLATIONS, *entries.places("isolations"))))
-    )
+    if value in ISOLATIONS:
+        return ISOLATIONS
+    return tuple(dict.fromkeys((*ISOLATIONS, *entries.places("isolations"))))
 
 
 def _alternatives(words: Sequence[str]) -> str:
@@ -143,10 +140,8 @@ def _alternatives(words: Sequence[str]) -> str:
 
 def _word_of(config: ModelConfig, key: str, allowed: Sequence[str], hint: str = "") -> str | None:
     """Return the value of a parameter, None if it is not set; an error has the nearest word, or the hint."""
-    if key not in config.parameters:
-        return None
-    value = str(config.parameters[key].string_value)
-    if value not in allowed:
+    value = text_parameter(config, key)
+    if value is not None and value not in allowed:
         raise ConfigError(
             f"Incorrect value for {key} of model '{config.name}': '{value}'",
             field=f"parameters.{key}",
@@ -160,12 +155,12 @@ _MARK = "STAND_IN"
 
 def stand_in_reason(config: ModelConfig) -> str:
     """Return why a model is a stand-in; empty if it is not."""
-    return str(config.parameters[_MARK].string_value) if _MARK in config.parameters else ""
+    return text_parameter(config, _MARK) or ""
 
 
 def mark_stand_in(config: ModelConfig, reason: str) -> ModelConfig:
     """Return the configuration of a stand-in."""
-    marked = copy_of(config)
+    marked = copy_config(config)
     marked.parameters[_MARK].string_value = reason
     return marked
 
@@ -174,6 +169,6 @@ def without_stand_in(config: ModelConfig) -> ModelConfig:
     """Return a configuration without the mark of a stand-in, so that it may be loaded again with its backend."""
     if _MARK not in config.parameters:
         return config
-    plain = copy_of(config)
+    plain = copy_config(config)
     del plain.parameters[_MARK]
     return plain

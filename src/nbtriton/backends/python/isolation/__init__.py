@@ -1,1 +1,0 @@
-"""Modules, event loops and environments of one model, separate from other models'."""
