@@ -17,7 +17,7 @@ from nbtriton.lab.perf.settings import DATA, PERF
 from nbtriton.options.reading import float_list
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
-from nbtriton.options.table import only
+from nbtriton.options.table import given_options, only
 
 # Everything that a command line can express: `inputs` are arrays.
 _MEASUREMENT = (*(PERF[name] for name in PERF if name != "inputs"), *only(DATA, "-z"))
@@ -208,9 +208,7 @@ def _perf(arguments: argparse.Namespace) -> int:
 
 def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `nbtriton.perf`, which have the same names in the parser."""
-    options = {
-        one.parameter: one.of_parsed(getattr(arguments, one.parameter)) for one in _MEASUREMENT
-    }
+    options = given_options(arguments, {one.parameter: one for one in _MEASUREMENT})
     if options["intervals"] is not None:
         options["intervals"] = float_list(options["intervals"])
     return options

@@ -19,6 +19,7 @@ from nbtriton.magics.common import arguments, evaluate, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.options.repository import EXPORT, REPOSITORY
 from nbtriton.options.server import SERVER
+from nbtriton.options.table import given_options
 from nbtriton.serving.server import server
 from nbtriton.serving.settings import ENDPOINTS, endpoint_port
 
@@ -80,8 +81,7 @@ class RepositoryMagics(Magics):
             control = %triton_load models/ --control explicit --load-model double
             control.load("other")
         """
-        found = vars(options)
-        given: dict[str, Any] = {n: one.of_parsed(found[n]) for n, one in REPOSITORY.items()}
+        given = given_options(options, REPOSITORY)
         with _said(LoadWarning):
             return server().load_repository(
                 [os.path.expanduser(unquoted(text)) for text in options.directory],  # noqa: PTH111 - "" stays
@@ -112,8 +112,7 @@ class RepositoryMagics(Magics):
         """
         from nbtriton.serving.repository.export.writer import ExportWarning
 
-        found = vars(options)
-        given: dict[str, Any] = {n: one.of_parsed(found[n]) for n, one in _EXPORT.items()}
+        given = given_options(options, _EXPORT)
         if options.carry_all:
             given["carry"] = True
         if options.requests is not None:
@@ -152,8 +151,7 @@ class RepositoryMagics(Magics):
             before.close()
         if options.stop:
             return None
-        found = vars(options)
-        given = {n: one.of_parsed(found[n]) for n, one in _OPTIONS.items() if n in found}
+        given = given_options(options, _OPTIONS)
         # Any port that is free: the one that clients know already.
         given |= {name: open_ports.get(name) or 0 for name in _PORTS if given.get(name) == 0}
         if tls is not None:
@@ -182,9 +180,7 @@ class RepositoryMagics(Magics):
             %triton_server --cache-bytes 1000000 --backend-config default-max-batch-size=8
             options = %triton_server
         """
-        found = vars(options)
-        changes = {n: one.of_parsed(found[n]) for n, one in SERVER.items() if n in found}
-        loaded = server().set_options(**changes)
+        loaded = server().set_options(**given_options(options, SERVER))
         if loaded:
             print(f"loaded anew with these options: {', '.join(loaded)}")  # noqa: T201
         return server().options

@@ -160,6 +160,12 @@ class Option:
         )
 
 
+def given_options(parsed: object, table: Mapping[str, Option]) -> dict[str, Any]:
+    """Return the values in Python of the options of a table that a parser found."""
+    found = vars(parsed)
+    return {name: one.of_parsed(found[name]) for name, one in table.items() if name in found}
+
+
 def only(block: tuple[Option, ...], *flags: str) -> tuple[Option, ...]:
     """Return those options of a block that have one of these spellings."""
     return tuple(option for option in block if set(flags) & set(option.flags.split()))

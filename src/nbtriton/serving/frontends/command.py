@@ -20,6 +20,7 @@ from nbtriton.backends import SETTINGS_OF_ALL, find_backend
 from nbtriton.common import entries
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.options.repository import REPOSITORY
+from nbtriton.options.table import given_options
 from nbtriton.runtime.engine import CODE_TEXTS
 from nbtriton.serving.frontends import flags
 from nbtriton.serving.frontends.logs import LogSettings
@@ -120,7 +121,7 @@ def _set_up(
             return InternalError(f"failed to stat file {directory}")
         if not Path(directory).is_dir():
             return InvalidArgumentError("repository path is not a valid directory")
-    settings: dict[str, Any] = flags.given_options(arguments, REPOSITORY) | {
+    settings: dict[str, Any] = given_options(arguments, REPOSITORY) | {
         "auto_complete": arguments.auto_complete and not arguments.strict_model_config,
         "exit_on_error": False,
         "load_threads": max(1, arguments.load_threads),

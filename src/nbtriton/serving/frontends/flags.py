@@ -22,7 +22,7 @@ from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.options import triton as kinds
 from nbtriton.options.repository import REPOSITORY
 from nbtriton.options.server import SERVER
-from nbtriton.options.table import Option
+from nbtriton.options.table import Option, given_options
 from nbtriton.options.triton import Kind, choice
 from nbtriton.scheduling import MIN_CACHE_BYTES
 from nbtriton.serving.frontends import tracing
@@ -283,12 +283,6 @@ def server_options(arguments: SimpleNamespace) -> dict[str, Any]:
         )
     summaries, _ = metrics_settings(arguments)
     return {**options, "cache_bytes": cache_bytes(arguments), "summaries": summaries}
-
-
-def given_options(arguments: SimpleNamespace, table: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the options of a table that flags say."""
-    found = vars(arguments)
-    return {name: one.of_parsed(found[name]) for name, one in table.items() if name in found}
 
 
 def endpoint_options(arguments: SimpleNamespace) -> dict[str, Any]:
