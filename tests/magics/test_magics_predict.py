@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from IPython.core.magic_arguments import parse_argstring
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.lab.perf.report import PerfReport
+from nbtriton.lab.perf.report import PerfReport, finding_of
 from nbtriton.lab.simulate.model_profile import Profile
+from tests.magics.cells import DOUBLE
 
 FAST = "--duration-s 0.1 --at-once 1 --batch-sizes 1"
 
@@ -23,6 +26,36 @@ def test_a_profile_is_taken_by_the_next_whatif(doubled):
     assert isinstance(report, PerfReport)
     assert [point.value for point in report.points] == [1, 8, 1, 8]
     assert "4 levels simulated" in doubled.forms(report)["text/html"]
+
+
+@pytest.mark.medium
+def test_the_latest_measurement_is_beneath_its_prediction_where_all_is_the_same(doubled):
+    doubled.ok(f"%triton_profile double {FAST}")
+    doubled.ok("%triton_perf double -c 1,2 --instances 2 --request-count 20")
+    same = doubled.ok("%triton_whatif double -c 2,4 --instances 1,2 --request-count 20").value
+    (below,) = same.measured
+    assert (below.value, below.configuration) == (2, {"instances": 2})
+    assert any("times the predicted throughput" in note for note in same.notes)
+    assert 'data-point="measured 0"' in doubled.forms(same)["text/html"]
+    # The sentence is of the prediction.
+    assert finding_of(same) == finding_of(replace(same, measured=()))
+    # Another load, another policy, another setting: nothing is claimed.
+    for options in (
+        "-c 4",
+        "-c 2",
+        "-c 2 --instances 2 --priority 1",
+        "--request-rate 2 --instances 2",
+    ):
+        line = f"%triton_whatif double {options} --request-count 20"
+        assert doubled.ok(line).value.measured == (), options
+    # A file's profile is of code that nobody knows here, and so is a profile of what was loaded before.
+    doubled.ok(f"p = %triton_profile double {FAST}")
+    line = "%triton_whatif double -c 2 --instances 2 --request-count 20"
+    assert doubled.ok(line).value.measured
+    assert doubled.ok(f"{line} --profile p").value.measured == ()
+    doubled.ok(f"%%triton_model double --max-batch-size 8\n{DOUBLE}")
+    doubled.ok("%triton_perf double -c 2 --instances 2 --request-count 20")
+    assert doubled.ok(line).value.measured == ()
 
 
 @pytest.mark.medium

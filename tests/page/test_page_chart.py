@@ -6,12 +6,14 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.living import living_page
 from nbtriton.drawing.panels import frontier_scenes
 from nbtriton.drawing.scene import to_svg
+from nbtriton.extensions.comparison import Comparison
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.widgets.plots import plot
 from tests.perf.test_perf_report import point
@@ -145,6 +147,50 @@ def test_the_title_of_panels_of_their_own_hides_and_isolates_them(open_file, tmp
     assert series.count() == 4
     titles.nth(2).dblclick()
     assert series.count() == 20
+
+
+def test_one_load_is_a_row_of_figures_for_each_configuration(open_file, tmp_path):
+    path = tmp_path / "one.html"
+    replace(report(), points=report().points[1::3]).save(path)
+    page = open_file(path)
+    points, names = visible(page, ".nbt-point"), visible(page, ".nbt-legend")
+    assert (points.count(), names.count()) == (4, 2)
+    assert not page.get_by_role("button", name="latency against").is_visible()
+    picture = visible(page, "svg").first
+    assert {"50.0", "100", "p50 2.00 · p99 6.00", "p50 2.00 · p99 3.00"} <= set(
+        picture.locator("text").all_text_contents()
+    )
+    # The bars of one quantity have one scale.
+    left = float(visible(page, ".nbt-panel").first.get_attribute("data-box").split()[0])
+    ends = [float(mark(page, key).first.get_attribute("data-at").split()[0]) for key in "01"]
+    assert (ends[1] - left) / (ends[0] - left) == pytest.approx(2, abs=0.01)
+    mark(page, "1").last.hover()
+    assert visible(page, "tr.nbt-lit").evaluate_all("e => e.map(p => p.dataset.point)") == ["1"]
+    assert page.locator(".nbt-tip tr").count() == 1
+    names.first.click()
+    assert visible(page, ".nbt-series").count() == 2
+
+
+def test_a_comparison_is_a_chart_of_its_rounds_with_its_own_verdict(open_file, tmp_path):
+    rounds = tuple(
+        tuple(replace(point(8), infer_per_s=100.0 + 40 * at + number) for at in range(2))
+        for number in range(5)
+    )
+    found = Comparison(("one", "two"), rounds)
+    path = tmp_path / "compare.html"
+    path.write_text(living_page("c", found._repr_mimebundle_()["text/html"]), encoding="utf-8")
+    page = open_file(path)
+    assert found.verdict in visible(page, "svg").first.get_attribute("aria-label")
+    # Nothing else is said to be the best.
+    assert page.locator("[data-ring]").count() == 0
+    visible(page, ".nbt-point[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".nbt-tip strong").inner_text() == "round 2"
+    lines = [line.split("\t")[1:3] for line in page.locator(".nbt-tip tr").all_inner_texts()]
+    assert lines == [["one", "101 infer/s"], ["two", "141 infer/s"]]
+    # Rounds are at equal distances.
+    xs = [mark(page, f"0.{number}").first.bounding_box()["x"] for number in range(1, 6)]
+    assert np.diff(xs) == pytest.approx(xs[1] - xs[0], abs=5)  # a focused mark is wider
 
 
 def test_a_head_sorts_and_all_latencies_share_a_unit(page):

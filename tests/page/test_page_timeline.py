@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,14 @@ from tests.until import until
 
 pytestmark = pytest.mark.browser
 
+RECORD_TEXT = """() => {
+  window.texts = [];
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+    window.texts.push(text);
+    draw.call(this, text, ...at);
+  };
+}"""
 ROW = np.ones((1, 4), np.float32)
 
 
@@ -100,6 +110,36 @@ def test_it_zooms_pans_and_shows_the_times_of_a_request(open_view, view):
     page.get_by_text("Save", exact=True).click()
     page.get_by_role("button", name="trace for Perfetto").click()
     assert page.evaluate("sent.some(word => word.kind === 'trace')")
+
+
+def test_a_long_pause_takes_no_room_in_the_overview(open_view, view):
+    numbers = np.frombuffer(view.frame).copy()
+    batches = int(numbers[2])
+    ends = 8 + 10 * batches
+    for rows, times in (
+        (numbers[8:ends].reshape(-1, 10), (2, 3)),
+        (numbers[ends:].reshape(-1, 8), (2, 3, 4)),
+    ):
+        rows[np.ix_(rows[:, 2] > np.median(rows[:, 2]), times)] += 100_000.0  # fmt: skip
+    numbers[0] += 1
+    page = open_view(view)
+    page.evaluate(RECORD_TEXT)
+    page.evaluate("frame => put({ frame })", base64.b64encode(numbers.tobytes()).decode())
+    canvas, head = (
+        page.locator("canvas.nbt-timeline-lanes"),
+        page.locator("canvas.nbt-timeline-head"),
+    )
+    canvas.focus()
+    page.keyboard.press("0")
+    page.wait_for_function("texts.includes('100 s')")
+    for _ in range(10):
+        page.keyboard.press("+")
+    assert "no batch" in sentence(page)
+    box = head.bounding_box()
+    # At both sides of the break there are batches, however long the pause between them.
+    for share in (0.3, 0.9):
+        page.mouse.click(box["x"] + box["width"] * share, box["y"] + 10)
+        assert "no batch" not in sentence(page), share
 
 
 @pytest.mark.parametrize("width", [600, 900, 1600])

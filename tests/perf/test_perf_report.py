@@ -296,7 +296,7 @@ def test_several_reports_in_one_picture(tmp_path):
     for name, begin in (
         ("a.svg", b"<svg"),
         ("a.png", b"\x89PNG"),
-        ("a.csv", b"configuration,load"),
+        ("a.csv", b"configuration,concurrency"),
     ):
         assert figure.save(tmp_path / name).read_bytes().startswith(begin)
     with pytest.raises(InvalidArgumentError, match="nothing to plot"):

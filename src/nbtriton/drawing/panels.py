@@ -44,17 +44,20 @@ _LEFT, _RIGHT = 58.0, 14.0
 _CAPTION, _AXIS = 22.0, 20.0
 _LINE = 15.0
 _DODGE = 7.0
+_ROW = 34.0
 _SMALL = 11.0
 _THROUGHPUT = "throughput", "infer/s"
 
 
 def curve_scenes(
     series: Sequence[Series], *, title: str = "", target_ms: float | None = None,
-    limits: Limits | None = None,
+    limits: Limits | None = None, finding: str = "",
 ) -> list[Shape]:  # fmt: skip
     """Return the picture for pages of different widths, narrowest first; see `curve_scene`."""
     return [
-        curve_scene(series, title=title, width=width, target_ms=target_ms, limits=limits)
+        curve_scene(
+            series, title=title, width=width, target_ms=target_ms, limits=limits, finding=finding
+        )
         for width in _WIDTHS
     ]
 
@@ -66,12 +69,14 @@ def curve_scene(
     width: float = _WIDTH,
     target_ms: float | None = None,
     limits: Limits | None = None,
+    finding: str = "",
 ) -> Shape:
     """Return the picture as shapes; its text size does not depend on the page.
 
     The latency is a line through the lowest percentile and a whisker to the highest one. Unstable
     points are hollow, with the range of their windows; predictions are dashed. Up to
     four configurations share a pair of panels, more have one each, all with the same axes.
+    A single load has no curve: each configuration is a row of figures.
 
     Parameters
     ----------
@@ -83,15 +88,24 @@ def curve_scene(
         A limit of the latency, drawn as a line.
     limits : Limits, optional
         The ends of the axes; by default they follow from the points.
+    finding : str, optional
+        The caller's sentence: no point is then ringed as the best.
     """
-    finding = curve_finding(series, target_ms)
+    best = None if finding else top_of(series, target_ms)
+    finding = finding or curve_finding(series, target_ms)
     parts, y = _heading(title, finding, width)
     shown = [one for one in series if one.drawn]
-    if shown:
-        limits = limits or curve_limits(shown, target_ms=target_ms)
-        roles = _roles(series)
+    limits = limits or curve_limits(shown, target_ms=target_ms)
+    roles = _roles(series)
+    if len(limits.loads) == 1 and all(len(one.drawn) == 1 for one in shown):
+        picture = _Picture(limits, roles, target_ms, None, latency_unit(shown))
+        rows, y = picture.rows(shown, y + 4, width)
+        key = _key(shown, picture, y + 4, width)
+        parts += [*rows, *key]
+        y += 2 + 14 * len(key)
+    elif shown:
         groups = _groups(shown)
-        picture = _Picture(limits, roles, target_ms, top_of(shown, target_ms), latency_unit(shown))
+        picture = _Picture(limits, roles, target_ms, best, latency_unit(shown))
         if len(groups) == 1 and len(shown) > 1:
             legend, y = _legend(shown, roles, y, width)
             parts += legend
@@ -276,6 +290,75 @@ class _Picture:
             y += height + _CAPTION + _AXIS
         return shape("g", *parts, class_="nbt-panels")
 
+    def rows(self, series: Sequence[Series], y: float, width: float) -> tuple[list[Shape], float]:
+        """Draw the only point of each configuration as a row: a bar of its throughput, and one of its latency."""
+        unit, per_ms = self.unit
+        wide = (width - 64) / 2
+        bottom = y + _CAPTION + _ROW * len(series)
+        panels = []
+        for latency in (False, True):
+            left = 20 + latency * (wide + 24)
+            most = self.limits.throughput
+            if latency:  # bars begin at 0, whatever the scale of an axis
+                each = [ms for one in series for ms in one.drawn[0].latency_ms.values()]
+                most = max(self.target_ms or 0.0, *each)
+            per_unit = wide / (most or 1.0)
+            caption = f"latency, {unit}" if latency else "throughput, infer/s"
+            drawn = []
+            if latency and self.target_ms:
+                caption += f", target {measure(self.target_ms * per_ms)}"
+                d = f"M{left + self.target_ms * per_unit:.1f} {y + _CAPTION:.1f}V{bottom:.1f}"
+                drawn = [shape("path", d=d, stroke_width=1.5, stroke_dasharray="6 4", **ink(None, "s1", "nbt-target"))]  # fmt: skip
+            drawn.append(text(left, y + 11, caption, _SMALL, "muted"))
+            for at, one in enumerate(series):
+                top = y + _CAPTION + at * _ROW
+                words = measure(one.drawn[0].throughput)
+                if latency:
+                    pairs = sorted(one.drawn[0].latency_ms.items())
+                    words = " · ".join(f"p{p} {measure(ms * per_ms)}" for p, ms in pairs)
+                room = wide
+                if not latency and len(series) > 1:
+                    room = wide - text_width(words, TEXT, bold=True) - 12
+                    drawn.append(self._name(one, left, top, room))
+                    drawn.append(text(left + wide, top + 12, words, TEXT, "fg", "end", bold=True))
+                else:
+                    drawn.append(text(left, top + 12, words, TEXT, "fg", bold=True))
+                drawn.append(self._bar(one, left, top + 22, per_unit, latency=latency))
+            box = f"{left:.1f} {y + _CAPTION:.1f} {left + wide:.1f} {bottom:.1f}"
+            panels.append(shape("g", *drawn, class_="nbt-panel", data_box=box))
+        return panels, bottom
+
+    def _name(self, one: Series, x: float, y: float, room: float) -> Shape:
+        """Write the name of a row, which is its entry of a legend."""
+        number = self.roles[one.name]
+        role = SERIES_ROLES[number % len(SERIES_ROLES)]
+        return shape(
+            "g", shape("rect", x=x - 4, y=y - 1, width=room, height=18, rx=4, fill="transparent"),
+            _marker(number, x + 5, y + 8, role, hollow=one.predicted),
+            text(x + 16, y + 12, shortened(one.label, room - 24, TEXT), TEXT, "fg"),
+            class_="nbt-legend", data_series=one.label,
+        )  # fmt: skip
+
+    def _bar(self, one: Series, left: float, y: float, per_unit: float, *, latency: bool) -> Shape:
+        number, point = self.roles[one.name], one.drawn[0]
+        role = SERIES_ROLES[number % len(SERIES_ROLES)]
+        value, ends = point.throughput, point.throughputs if not point.stable else ()
+        if latency:
+            value, ends = point.low_ms, (point.low_ms, point.high_ms)
+        x = left + value * per_unit
+        parts = [
+            shape("title", _tooltip(one, point)),
+            shape("path", d=f"M{left:.1f} {y:.1f}H{x:.1f}", stroke_width=8, opacity=0.35, **ink(None, role, "nbt-line")),
+        ]  # fmt: skip
+        if ends and min(ends) < max(ends):
+            low, high = left + min(ends) * per_unit, left + max(ends) * per_unit
+            d = f"M{low:.1f} {y:.1f}H{high:.1f}m0 -4v8"
+            parts.append(shape("path", d=d, stroke_width=1.4, **ink(None, role, "nbt-whisker")))
+        parts.append(_marker(number, x, y, role, hollow=one.predicted or not point.stable))
+        at, key = f"{x:.1f} {y:.1f}", one.key(point)
+        mark = shape("g", *parts, class_="nbt-point", data_at=at, data_point=key)
+        return shape("g", mark, class_="nbt-series", data_series=one.label)
+
     def _caption(self, panel: _Panel, x: float, y: float, room: float, *, small: bool) -> Shape:
         unit, _ = self.unit
         points = [point for one in panel.group for point in one.drawn]
@@ -338,7 +421,8 @@ class _Picture:
         if len(loads) < 2:
             return left + inside / 2
         low, high = loads[0], loads[-1]
-        if low > 0 and high / low >= 4:
+        even = len({round(b - a, 9) for a, b in pairwise(loads)}) == 1
+        if low > 0 and high / low >= 4 and not even:
             share = (math.log(load) - math.log(low)) / (math.log(high) - math.log(low))
         else:
             share = (load - low) / (high - low)
@@ -476,7 +560,7 @@ class _Picture:
 
 def _key(series: Sequence[Series], picture: _Picture, y: float, width: float) -> list[Shape]:
     """Explain the marks that are used."""
-    words = [f"against {series[0].load_name}"] if len(_groups(series)) > 1 else []
+    words = [f"against {series[0].load_name}"] if picture.titles else []
     words += ["latency on a log scale"] if words and picture.limits.log else []
     dashed = picture.top is not None and not picture.top.best
     words += [f"{'dashed ' if dashed else ''}ring: {picture.ring}"] if picture.ring else []

@@ -206,7 +206,12 @@ def read_profile(shell: Any, given: str) -> Any:
 
 _ON_SCREEN = "nbtriton.widgets.show", "Shown"
 # Reports with charts, which a page brings to life.
-_CHARTS = (("nbtriton.lab.perf.report", "PerfReport"), ("nbtriton.widgets.plots", "PlotView"))
+_CHARTS = (
+    ("nbtriton.lab.perf.report", "PerfReport"),
+    ("nbtriton.widgets.plots", "PlotView"),
+    ("nbtriton.extensions.comparison", "Comparison"),
+    ("nbtriton.extensions.tuning.tuned", "Tuning"),
+)
 
 
 class Views:

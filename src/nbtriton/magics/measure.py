@@ -28,6 +28,7 @@ from nbtriton.serving.server import server
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from nbtriton.lab.perf.report import PerfReport
     from nbtriton.magics.live import LiveRun
 
 
@@ -37,8 +38,10 @@ class MeasureMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        # The latest profile of this notebook by model: the default of `%triton_whatif`.
-        self._profiles: dict[str, Any] = {}
+        # The latest profile of this notebook by model, the default of `%triton_whatif`, and the latest measurement,
+        # which is drawn with its prediction; each with the code that the model had.
+        self._profiles: dict[str, tuple[Any, list[object]]] = {}
+        self._reports: dict[str, tuple[Any, list[object]]] = {}
 
     def _begin(self, options: Namespace) -> tuple[str, dict[str, Any], LiveRun]:
         """Return the model, the options of the call, which have the same names, and the run that shows it."""
@@ -82,7 +85,10 @@ class MeasureMagics(Magics):
             run.reads(lambda: read_newest_batches(target, name))
         if background:
             return run.in_background(lambda: PerfRun(target, name, **given))
-        return run.of(lambda: perf(target, name, **given))
+        report = run.of(lambda: perf(target, name, **given))
+        if target is not None:
+            self._reports[name] = report, _code(name)
+        return report
 
     @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
@@ -102,7 +108,8 @@ class MeasureMagics(Magics):
 
         name, given, run = self._begin(options)
         target = None if given["url"] is not None else server()
-        found = self._profiles[name] = run.of(lambda: profile(target, name, **given))
+        found = run.of(lambda: profile(target, name, **given))
+        self._profiles[name] = found, [] if target is None else _code(name)
         return found
 
     @common.magic()
@@ -115,22 +122,38 @@ class MeasureMagics(Magics):
         """Predict what ``%triton_perf`` would measure, on a simulated server.
 
         It takes the options of ``%triton_perf`` and returns the same report, marked as simulated.
-        If it goes beyond the profile, the report says so::
+        If it goes beyond the profile, the report says so. The latest measurement of this notebook is drawn beneath
+        it where code, configuration, load and settings were the same::
 
             %triton_profile double
             %triton_whatif double --request-rate 500:4000:500 --instances 1,2
             %triton_whatif double -c 64 --max-queue-delay-us 0,500,2000
         """
-        from nbtriton.lab.simulate.prediction import whatif
+        from nbtriton.lab.simulate.prediction import whatif, with_measurement
 
         name, given, run = self._begin(options)
         text = given.pop("profile")
-        profile = (
-            self._profiles.get(name) if text is None else common.read_profile(self.shell, text)
-        )
+        profile, code = self._profiles.get(name, (None, []))
+        if text is not None:
+            profile, code = common.read_profile(self.shell, text), []
         if profile is None:
             raise InvalidArgumentError(
                 f"model '{name}' is not profiled in this notebook",
                 hint=f"run %triton_profile {quoted(name)}, or give --profile FILE",
             )
-        return run.of(lambda: whatif(profile, name, **given))
+        measured, its_code = self._reports.get(name, (None, []))
+        same = bool(code) and [*map(id, code)] == [*map(id, its_code)]
+
+        def predict() -> PerfReport:
+            found = whatif(profile, name, **given)
+            return with_measurement(found, measured) if same else found
+
+        return run.of(predict)
+
+
+def _code(name: str) -> list[object]:
+    """Return the code of a model, or of an ensemble's composing models: what a new cell loads is another object."""
+    from nbtriton.lab.perf.sweep import model_tree
+
+    _, models = model_tree(server(), name)
+    return [getattr(server().engine.registry.resolve(each, -1), "source", None) for each in models]

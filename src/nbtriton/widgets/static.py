@@ -90,11 +90,11 @@ def _models(graph: Graph) -> str:
 
 
 def curve_view(
-    series: Sequence[Series], *, title: str = "", target_ms: float | None = None
+    series: Sequence[Series], *, title: str = "", target_ms: float | None = None, finding: str = ""
 ) -> StaticView:
-    """Return the static form of curves, the numbers in a table one click away."""
-    scenes = curve_scenes(series, title=title, target_ms=target_ms)
-    finding = curve_finding(series, target_ms)
+    """Return the static form of curves, the numbers in a table one click away; `finding` as `curve_scene` has it."""
+    scenes = curve_scenes(series, title=title, target_ms=target_ms, finding=finding)
+    finding = finding or curve_finding(series, target_ms)
     words = "\n".join(dict.fromkeys((finding, curve_text(series, title=title))))
     if not any(one.drawn for one in series):
         return StaticView(f'<p class="nbt-curve nbt-static">{escape(finding)}</p>', finding)
@@ -112,7 +112,7 @@ def curve_rows(series: Sequence[Series]) -> tuple[list[str], list[list[object]]]
     percentiles = sorted({p for one in series for point in one.points for p in point.latency_ms})
     columns = [
         "configuration",
-        "load",
+        series[0].load_name if series else "load",
         "infer_per_s",
         *(f"p{p}_ms" for p in percentiles),
         "outcome",

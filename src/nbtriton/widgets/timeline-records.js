@@ -15,6 +15,7 @@ const MOST_WAITS = 12000;
 // The newest batches that are shown while it follows: each still has its letter.
 const SHOWN = 40;
 const MOST_SLOTS = 24;
+const BINS = 500; // in which pauses are looked for
 
 /** @param {Model} model */
 function timelineRecords(model) {
@@ -65,6 +66,27 @@ function timelineRecords(model) {
     return end > begin ? { begin, end } : { begin: 0, end: Math.max(1, model.get("span_ms")) };
   };
 
+  /** The stretches of a fifth of all or more in which nothing was inside. @param {Stretch} whole @returns {Stretch[]} */
+  const pauses = ({ begin, end }) => {
+    const width = (end - begin) / BINS;
+    const bin = (/** @type {number} */ ms) => Math.min(BINS - 1, Math.max(0, Math.floor((ms - begin) / width)));
+    const changes = new Int32Array(BINS + 1);
+    const inside = (/** @type {number} */ from, /** @type {number} */ to) => {
+      changes[bin(from)] += 1;
+      changes[bin(to) + 1] -= 1;
+    };
+    for (const one of kept.batches) inside(one.begin - one.wait, one.end);
+    for (const one of kept.waits) inside(one.begin, one.end);
+    const found = [];
+    for (let i = 0, first = 0, many = 0; i < BINS; i++) {
+      many += changes[i];
+      if (!many) continue;
+      if (i - first >= BINS / 5) found.push({ begin: begin + first * width, end: begin + i * width });
+      first = i + 1;
+    }
+    return found;
+  };
+
   /** What is shown while it follows the newest. @returns {Stretch} */
   const newest = () => {
     const whole = extent();
@@ -98,7 +120,7 @@ function timelineRecords(model) {
     return found;
   };
 
-  return Object.assign(kept, { consume, extent, newest, parts });
+  return Object.assign(kept, { consume, extent, pauses, newest, parts });
 }
 
 /** Whether a model fits a search; what is no name is looked up by number or id with Enter. @param {Part} part @param {string} text */
@@ -126,6 +148,14 @@ function placed(waits) {
     found.push({ one, row });
   }
   return { found, rows: ends.length, beyond };
+}
+
+/** Where a value between the ends of rising numbers stands between those of others. @param {number} value
+ * @param {number[]} from @param {number[]} to */
+function along(value, from, to) {
+  const at = Math.max(1, from.findIndex((end, i) => value <= end || i === from.length - 1));
+  const share = (value - from[at - 1]) / (from[at] - from[at - 1] || 1);
+  return to[at - 1] + Math.min(1, Math.max(0, share)) * (to[at] - to[at - 1]);
 }
 
 /** @param {Stretch} stretch @param {number} room in pixels */

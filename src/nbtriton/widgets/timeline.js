@@ -9,6 +9,7 @@ const FOLDED = 18;
 // The overview: all that the page has, with the stretch that is shown as a window; the axis stands beneath it.
 const OVERVIEW = 26;
 const HEAD = OVERVIEW + 24;
+const PAUSE = 56;
 // With more models than these, lanes fold to a row each, idle models to one line, and what is busy stands first.
 const FEW = 8;
 const ORDER_MS = 5000;
@@ -131,11 +132,29 @@ function render({ model, el }) {
   const scale = ({ begin, end }) => (/** @type {number} */ ms) =>
     plot.x + ((Math.min(Math.max(ms, begin), end) - begin) / (end - begin)) * plot.width;
 
+  /** Times and their places in the overview, in which a long pause is only as wide as its length in words. */
+  let [times, places] = [[0, 1], [0, 1]];
+  const over = (/** @type {number} */ ms) => along(ms, times, places);
+  /** @param {Stretch} whole */
+  const overview = (whole) => {
+    const pauses = records.pauses(whole);
+    const moving = whole.end - whole.begin - sum(pauses.map(({ begin, end }) => end - begin));
+    const per_ms = (plot.width - pauses.length * PAUSE) / moving;
+    [times, places] = [[whole.begin], [plot.x]];
+    for (const { begin, end } of pauses) {
+      const at = places[places.length - 1] + (begin - times[times.length - 1]) * per_ms;
+      times.push(begin, end);
+      places.push(at, at + PAUSE);
+    }
+    times.push(whole.end);
+    places.push(plot.x + plot.width);
+  };
+
   /** The overview with its window, and the axis. @param {number} wide @param {Stretch} now */
   const draw_head = (wide, now) => {
     pen.onto(head, wide, HEAD);
     const whole = records.extent();
-    const over = scale(whole);
+    overview(whole);
     const bins = new Float64Array(Math.ceil(plot.width / 2) + 1);
     for (const batch of records.batches) bins[Math.floor((over(batch.begin) - plot.x) / 2)] += batch.rows;
     const most = Math.max(1, ...bins);
@@ -145,6 +164,10 @@ function render({ model, el }) {
       const tall = (OVERVIEW - 6) * (many / most);
       if (many) box(plot.x + i * 2, OVERVIEW - 2 - tall, 2, tall, "muted");
     });
+    for (let i = 1; i < times.length - 1; i += 2) {
+      box(places[i], 2, PAUSE, OVERVIEW - 4, "bg");
+      letters(lasting(times[i + 1] - times[i]), places[i] + PAUSE / 2, 17, "muted", "center");
+    }
     const window_ = over(now.begin);
     box(window_, 2, Math.max(3, over(now.end) - window_), OVERVIEW - 4, "s0", 0.2, true);
     const picked = selected(whole);
@@ -538,10 +561,8 @@ function render({ model, el }) {
       window_drag = true;
     }
     if (!window_drag) return;
-    const whole = records.extent();
-    const share = Math.min(1, Math.max(0, (event.clientX - head.getBoundingClientRect().left - plot.x) / plot.width));
     const { begin, end } = shown();
-    const middle = whole.begin + share * (whole.end - whole.begin);
+    const middle = along(event.clientX - head.getBoundingClientRect().left, places, times);
     show(middle - (end - begin) / 2, middle + (end - begin) / 2);
     if (event.type === "pointerup") window_drag = false;
   };

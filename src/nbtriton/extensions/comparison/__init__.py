@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from nbtriton.common.checks import check, whole
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
-from nbtriton.drawing.table import Column, TableView, in_units
+from nbtriton.drawing.curve import Series
+from nbtriton.drawing.table import Column, TableView, compact_html, in_units
+from nbtriton.lab.perf.curves import drawn_point
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.point import PerfPoint, row_of
@@ -21,6 +23,7 @@ from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import run
 from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.options.table import signed
+from nbtriton.widgets.static import curve_view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +39,7 @@ _WINDOWS = 3
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(TableView):
-    """Variants measured in turn, displayed as a verdict and a table.
+    """Variants measured in turn, displayed as a verdict, a chart of the rounds and a table.
 
     >>> again = nt.compare("double", "double", server=server, rounds=2, request_count=10)
     >>> again.names, len(again.rounds)
@@ -138,6 +141,26 @@ class Comparison(TableView):
         if self.disturbance:
             caption += f" But {self.disturbance}."
         return *in_units(columns, rows), caption
+
+    def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
+        bundle = super(Comparison, self)._repr_mimebundle_(**options)
+        series = [
+            Series(
+                name,
+                tuple(
+                    replace(drawn_point(f"{index}.{number}", points[index]), load=number)
+                    for number, points in enumerate(self.rounds, 1)
+                    if points[index].request_count
+                ),
+                "round",
+            )
+            for index, name in enumerate(self.names)
+        ]
+        if any(one.points for one in series):
+            columns, rows, verdict = self._table()
+            rounds = curve_view(series, title="Comparison", finding=verdict).html
+            bundle["text/html"] = rounds + compact_html(columns, rows, (0, 1, 4, 3, 6))
+        return bundle
 
     def _median(self, index: int, figure: str) -> float | None:
         values = sorted(getattr(points[index], figure) for points in self.rounds)

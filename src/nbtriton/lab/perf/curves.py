@@ -32,22 +32,24 @@ def series_of(report: PerfReport) -> tuple[Series, ...]:
         if any(point.configuration[key] != other.configuration.get(key) for other in measured)
     }
     sizes = len({point.batch_size for point in measured}) > 1
-    groups: dict[str, list[tuple[str, PerfPoint]]] = {}
-    for at, point in enumerate(report.points):
+    groups: dict[tuple[str, bool], list[tuple[str, PerfPoint]]] = {}
+    keyed = [(str(at), point, report.simulated) for at, point in enumerate(report.points)]
+    keyed += [(f"measured {at}", point, False) for at, point in enumerate(report.measured)]
+    for at, point, predicted in keyed:
         if not point.request_count:
             continue
         options = {key: value for key, value in point.configuration.items() if key in varying}
         name = describe("", options, point.batch_size if sizes else 1) or report.model
-        groups.setdefault(name, []).append((str(at), point))
+        groups.setdefault((name, predicted), []).append((at, point))
     return tuple(
         Series(
             name=name,
-            points=tuple(_point(key, point) for key, point in points),
+            points=tuple(drawn_point(key, point) for key, point in points),
             load_name=COLUMNS.get(points[0][1].mode, "requests/s").replace("_", " "),
-            predicted=report.simulated,
+            predicted=predicted,
             quick=report.quick,
         )
-        for name, points in groups.items()
+        for (name, predicted), points in groups.items()
     )
 
 
@@ -168,7 +170,8 @@ def save_png(
     figure.savefig(path, dpi=200)
 
 
-def _point(key: str, point: PerfPoint) -> Point:
+def drawn_point(key: str, point: PerfPoint) -> Point:
+    """Return a measured point as it is drawn; the key links it to its row of a table."""
     details = [(key, str(option_text(value))) for key, value in point.configuration.items()]
     if point.batch_size != 1:
         details.append(("batch_size", str(point.batch_size)))

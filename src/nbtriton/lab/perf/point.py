@@ -86,6 +86,8 @@ class PerfPoint:
         Inferences per second in each of the final windows.
     infer_per_s_range, latency_p99_range_us : (float, float) or None
         Of a prediction: where a measurement should lie.
+    configs : mapping of str to str
+        The configurations that were in force, of the model or of all models of an ensemble, as protobuf text.
     source : PointSource or None
         The measured server, for `apply`; None for a point that was made by hand.
     """
@@ -122,6 +124,7 @@ class PerfPoint:
     throughputs: tuple[float, ...] = ()
     infer_per_s_range: tuple[float, float] | None = None
     latency_p99_range_us: tuple[float, float] | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
     source: PointSource | None = field(default=None, compare=False)
 
     def apply(self, server: Server | None = None) -> AppliedConfiguration:

@@ -95,14 +95,17 @@ _PLAIN: Mapping[str, object] = {
 
 def finding_of(report: PerfReport) -> str:
     """Return the finding of a report in a sentence."""
-    series = series_of(report)
+    series = [one for one in series_of(report) if one.predicted == report.simulated]
     if report.points and not series:
         return "no request succeeded"
     return curve_finding(series, target_of(report))
 
 
 def _scenes(report: PerfReport) -> list[Shape]:
-    return curve_scenes(series_of(report), title=report.model, target_ms=target_of(report))
+    series, target_ms = series_of(report), target_of(report)
+    # A measurement beneath a prediction is not what the sentence is about.
+    finding = finding_of(report) if report.measured else ""
+    return curve_scenes(series, title=report.model, target_ms=target_ms, finding=finding)
 
 
 def text(report: PerfReport) -> str:
@@ -322,6 +325,8 @@ class PerfReport:
         Whether it is a prediction of `nbtriton.whatif`, in virtual time.
     quick : bool
         Whether windows were short: a rough result, not a figure to quote.
+    measured : tuple of PerfPoint
+        Of a prediction: an earlier measurement of the same loads and configurations, drawn with it.
 
     Examples
     --------
@@ -339,6 +344,7 @@ class PerfReport:
     interrupted: bool = False
     quick: bool = False
     simulated: bool = False
+    measured: tuple[PerfPoint, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -482,7 +488,7 @@ class PerfReport:
                 write_csv(self, place)
             case ".json":
                 content = asdict(self)
-                for point in content["points"]:
+                for point in (*content["points"], *content["measured"]):
                     del point["source"]
                 document = json.dumps(_plain(content), indent=1, ensure_ascii=False)
                 place.write_text(document, encoding="utf-8")

@@ -87,11 +87,18 @@ def run(options: PerfOptions) -> PerfReport:
             model=options.model,
             points=tuple(
                 replace(
-                    point, source=source, simulated_gpus=plan.simulated_gpus(point.configuration)
+                    point,
+                    source=source,
+                    simulated_gpus=plan.simulated_gpus(point.configuration),
+                    configs=plan.placed.in_force(point.configuration),
                 )
                 for point in session.points
             ),
-            settings={**options.settings(plan.sequences, windows), **place_of(target)},
+            settings={
+                **options.settings(plan.sequences, windows),
+                **place_of(target),
+                "server": server_options(options.server),
+            },
             # A server elsewhere, even on this machine, is one of the others.
             environment=environment_of(target, others if options.server is not None else None),
             notes=(
@@ -232,7 +239,7 @@ def _prepare(
     if options.shared_memory != "none":
         _share(target, config, found, options.output_shared_memory_size)
     gpus = _simulated_gpus(target)
-    swept = {name: target.config(name) for name in options.sweep_models if gpus is not None}
+    swept = {name: target.config(name) for name in options.sweep_models}
     placed = SweepPlan(ensembles, others, swept)
     return _Plan(
         found,
@@ -350,6 +357,18 @@ def _measure(
         if configurator is not None:
             configurator.restore()
     return False
+
+
+def server_options(server: Server | None) -> dict[str, Any]:
+    """Return the options of a server in this process that a prediction follows; of one elsewhere none."""
+    if server is None:
+        return {}
+    found = server.options
+    return {
+        "cache_bytes": found.cache_bytes,
+        "rate_limit": found.rate_limit,
+        "rate_limit_resources": list(found.rate_limit_resources),
+    }
 
 
 def place_of(target: Target) -> Mapping[str, Any]:

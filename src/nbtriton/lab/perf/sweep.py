@@ -21,7 +21,9 @@ from nbtriton.lab.perf.settings import SweepSettings
 from nbtriton.model.config import (
     ModelConfig,
     apply_options,
+    format_pbtxt,
     is_ensemble,
+    normalize,
     normalize_instance_groups,
     validate,
     validate_instance_groups,
@@ -257,6 +259,11 @@ class SweepPlan:
             for name in reversed(self.ensembles):
                 self._fit_ensemble(target, name)
         return target
+
+    def in_force(self, options: Configuration) -> dict[str, str]:
+        """Return the configurations of all models under these options, as protobuf text with all defaults."""
+        target = self.target(options)
+        return {name: format_pbtxt(normalize(one, name=name)) for name, one in target.items()}
 
     def check(self, configurations: Sequence[Configuration]) -> None:
         """Refuse an invalid combination.

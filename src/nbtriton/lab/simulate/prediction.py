@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.drawing.numbers import measure as written
 from nbtriton.lab.perf.measure import Level
 from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.point import PerfPoint, PointSource
@@ -161,8 +162,13 @@ def whatif(
         interrupted = True
     return PerfReport(
         model=perf_options.model,
-        points=tuple(replace(judged(point, profile), source=source) for point in session.points),
-        settings=perf_options.settings(plan, windows),
+        points=tuple(
+            replace(
+                judged(point, profile), source=source, configs=sweep.in_force(point.configuration)
+            )
+            for point in session.points
+        ),
+        settings={**perf_options.settings(plan, windows), "server": dict(profile.server)},
         environment=profile.environment,
         notes=(*filter(None, (profile.disturbance,)), *notes, *session.notes),
         elapsed_s=time.monotonic() - started_s,
@@ -170,6 +176,47 @@ def whatif(
         quick=perf_options.quick,
         simulated=True,
     )
+
+
+# Settings that change what is measured, beside the load of a point.
+_SAME = (
+    "url", "request_distribution", "streaming", "model_version", "priority", "timeout_us", "shared_memory",
+    "sequences", "server",
+)  # fmt: skip
+
+
+def with_measurement(prediction: PerfReport, measured: PerfReport) -> PerfReport:
+    """Return a prediction with the points of a measurement that had the same loads, configurations and settings beneath.
+
+    Without such a point it is returned as it is.
+    """
+    if any(prediction.settings.get(name) != measured.settings.get(name) for name in _SAME):
+        return prediction
+    pairs = [
+        (point, other)
+        for point in prediction.points
+        for other in measured.points
+        if point.mode in ("concurrency", "request_rate")
+        and other.request_count
+        and _conditions(point) == _conditions(other)
+    ]
+    if not pairs:
+        return prediction
+    ratios = [other.infer_per_s / point.infer_per_s for point, other in pairs if point.infer_per_s]
+    words = written(min(ratios), 2) + (f" to {written(max(ratios), 2)}" if len(ratios) > 1 else "")
+    quick = ", in short windows" if measured.quick else ""
+    note = f"solid: measured at {measured.environment['measured_at']}{quick}; {words} times the predicted throughput"
+    return replace(
+        prediction,
+        notes=(*prediction.notes, note),
+        # Named as their predictions: the same configuration may have been reached by other options.
+        measured=tuple(replace(other, configuration=point.configuration) for point, other in pairs),
+    )
+
+
+def _conditions(point: PerfPoint) -> tuple[object, ...]:
+    server = {name: point.configuration.get(name) for name in (*SERVER_OPTIONS, "chained")}
+    return point.mode, point.value, point.batch_size, point.simulated_gpus, point.configs, server
 
 
 def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint]) -> PerfPoint:

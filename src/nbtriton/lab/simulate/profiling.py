@@ -19,7 +19,7 @@ from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.prepare import Data
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.remote import Target, remote_server
-from nbtriton.lab.perf.run import environment_of
+from nbtriton.lab.perf.run import environment_of, server_options
 from nbtriton.lab.perf.sample import Sample, measure_sample
 from nbtriton.lab.perf.sweep import Configurator
 from nbtriton.lab.perf.traffic import Repeated, SequenceData, Sequences, Traffic
@@ -222,14 +222,6 @@ class _Work:
         plan = self._plan
         server = self._server
         calibration = self._calibration
-        options: dict[str, Any] = {}
-        if server is not None:
-            found = server.options
-            options = {
-                "cache_bytes": found.cache_bytes,
-                "rate_limit": found.rate_limit,
-                "rate_limit_resources": list(found.rate_limit_resources),
-            }
         profile = Profile(
             model=plan.model,
             models={
@@ -241,7 +233,7 @@ class _Work:
             ensembles={name: format_pbtxt(config) for name, config in plan.ensembles.items()},
             costs=calibration.costs(),
             shared_interpreter=calibration.shared_interpreter,
-            server=options,
+            server=server_options(server),
             others=others,
             foreign=max(0, calibration.foreign),
         )
