@@ -90,9 +90,10 @@ def make_venv(directory: Path) -> None:
 
 def install(directory: Path, extras: str) -> None:
     """Install the package and its extras in the pinned versions."""
+    # Byte code of all that is installed takes as much of a processor as the rest; an import writes what it needs.
     command = [
         str(directory / "bin" / "python"), "-m", "pip", "install",
-        "--disable-pip-version-check", "--no-input", "--progress-bar", "off",
+        "--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-compile",
         "-c", "constraints.txt", "-e", f".[{extras}]",
     ]  # fmt: skip
     log: list[str] = []
