@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.common.packages import needed
 from nbtriton.drawing.curve import Point, Series, curve_finding, latency_unit
@@ -16,10 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nbtriton.lab.perf.report import PerfReport
+
+class Curves(Protocol):
+    """The part of `nbtriton.types.PerfReport` that is drawn."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def points(self) -> tuple[PerfPoint, ...]: ...
+    @property
+    def measured(self) -> tuple[PerfPoint, ...]: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def simulated(self) -> bool: ...
+    @property
+    def quick(self) -> bool: ...
 
 
-def series_of(report: PerfReport) -> tuple[Series, ...]:
+def series_of(report: Curves) -> tuple[Series, ...]:
     """Return a curve for each configuration and batch size: p50, p99 and the chosen percentile.
 
     A curve's name has the options in which the configurations differ.
@@ -53,19 +68,19 @@ def series_of(report: PerfReport) -> tuple[Series, ...]:
     )
 
 
-def target_of(report: PerfReport) -> float | None:
+def target_of(report: Curves) -> float | None:
     """Return the latency limit of a report in milliseconds."""
     return report.settings.get("latency_threshold_ms") or None
 
 
-def overlay(reports: Sequence[tuple[str, PerfReport]]) -> tuple[Series, ...]:
+def overlay(reports: Sequence[tuple[str, Curves]]) -> tuple[Series, ...]:
     """Return the curves of several reports, with the report in their names where needed.
 
     A measured and a predicted curve of the same name keep it, and are drawn side by side.
 
     Parameters
     ----------
-    reports : sequence of (str, PerfReport)
+    reports : sequence of (str, Curves)
         Each with a name; an empty one stands for the model's.
     """
     curves: list[Series] = []

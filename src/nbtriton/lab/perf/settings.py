@@ -34,7 +34,6 @@ from nbtriton.options.table import Option, table_of
 
 if TYPE_CHECKING:
     from nbtriton.lab.perf.recording import Recording
-    from nbtriton.lab.perf.sweep import Placement
 
 
 def _each(accepts: Any) -> Any:
@@ -46,6 +45,9 @@ def _each(accepts: Any) -> Any:
 
 # As perf_analyzer has it (PA31).
 STRING_LENGTH = 128
+
+# A name, or the device of each model: "cpu", "gpu" (all of them) or "gpu:1".
+Placement = str | Mapping[str, str]
 
 Inputs = Mapping[str, object] | Sequence[Mapping[str, object]]
 

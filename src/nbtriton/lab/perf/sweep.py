@@ -17,7 +17,7 @@ from nbtriton.common.errors import (
     UnavailableError,
     nearest,
 )
-from nbtriton.lab.perf.settings import SweepSettings
+from nbtriton.lab.perf.settings import Placement, SweepSettings
 from nbtriton.model.config import (
     ModelConfig,
     apply_options,
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
 
 Configuration = Mapping[str, Any]
-# A name, or the device of each model: "cpu", "gpu" (all of them) or "gpu:1".
-Placement = str | Mapping[str, str]
 
 PLACEMENTS = ("cpu", "models-on-gpu", "gpu")
 _DEVICE = re.compile(r"cpu|gpu(:\d+)?")
