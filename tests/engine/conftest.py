@@ -9,7 +9,7 @@ import pytest
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.runtime.engine import Server
-from nbtriton.runtime.engine.interrupts import INTERRUPTS
+from nbtriton.runtime.interrupts import INTERRUPTS
 from tests.engine.support import WAIT_S, Gate
 
 # One for the process, not for a server: the python backend's, for requests that a model forgot.

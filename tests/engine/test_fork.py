@@ -13,7 +13,7 @@ import pytest
 
 from nbtriton.common.errors import EngineStoppedError
 from nbtriton.runtime.engine import Server
-from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.serving.server import server as process_server
 from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row
 from tests.forked import in_child, start_child

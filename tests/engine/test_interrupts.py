@@ -16,7 +16,7 @@ import pytest
 
 from nbtriton.common.errors import CancelledError, InternalError
 from nbtriton.runtime.engine import Server
-from nbtriton.runtime.engine.interrupts import INTERRUPTS, interrupts_deferred
+from nbtriton.runtime.interrupts import INTERRUPTS, interrupts_deferred
 from tests.children import run_python
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, ones, row, waited
 from tests.until import until

@@ -18,7 +18,7 @@ from nbtriton.lab.perf.curves import series_of
 from nbtriton.lab.perf.progress import PerfProgress, TerminalLine, progress_line
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.magics.common import read_options
-from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.widgets.curve import CurveView
 from nbtriton.widgets.living import living_charts
 from nbtriton.widgets.show import Shown, display, live_wanted, show_live

@@ -42,7 +42,7 @@ from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.perf.traffic import SequencePlan
 from nbtriton.lab.perf.windows import StabilityRule
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
-from nbtriton.runtime.engine.interrupts import interrupts_deferred, wait_in_slices
+from nbtriton.runtime.interrupts import interrupts_deferred, wait_in_slices
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,7 @@ from nbtriton.extensions.doctor.settings_rules import Finding
 from nbtriton.model.config import ModelConfig, is_ensemble, output_specs
 from nbtriton.model.tensors import numpy_dtype, to_numpy
 from nbtriton.runtime.engine import InferenceRequest, Submission
-from nbtriton.runtime.engine.interrupts import wait_in_slices
+from nbtriton.runtime.interrupts import wait_in_slices
 from nbtriton.serving.repository.samples import sample_inputs
 
 if TYPE_CHECKING:

@@ -26,9 +26,7 @@ class RayBackend(WorkerBackend):
 
     def _connect(self, name: str, context: ModelContext) -> Connection:
         process = cluster_of(self._options.ray).start(name, actor_options(context.config))
-        return Connection(
-            name, process, context.server, self._waiting, context.name, self._options.timeout_s
-        )
+        return Connection(name, process, context.server, context.name, self._options.timeout_s)
 
     def _limits(self, context: InstanceContext) -> Limits:
         """Return as many threads as the actor has processors."""

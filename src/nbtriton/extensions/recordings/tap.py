@@ -30,7 +30,7 @@ from nbtriton.lab.perf.recording import (
 from nbtriton.model.config import format_pbtxt
 from nbtriton.model.tensors import datatype_of, shape_of
 from nbtriton.runtime.engine import InferenceRequest
-from nbtriton.runtime.engine.interrupts import wait_in_slices
+from nbtriton.runtime.interrupts import wait_in_slices
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.serving.clients.base import tensor_bytes
 

@@ -284,7 +284,7 @@ class PerfRun:
         return self._future.result()
 
     def _wait(self, timeout: float | None) -> None:
-        from nbtriton.runtime.engine.interrupts import wait_in_slices
+        from nbtriton.runtime.interrupts import wait_in_slices
 
         ended = threading.Event()
         self._future.add_done_callback(lambda _: ended.set())

@@ -24,7 +24,7 @@ from nbtriton.lab.perf.records import Slot, StreamRecord, collect
 from nbtriton.lab.perf.traffic import Call, Traffic
 from nbtriton.lab.perf.windows import Window
 from nbtriton.runtime.engine.core.future import InferenceFuture
-from nbtriton.runtime.engine.interrupts import wait_in_slices
+from nbtriton.runtime.interrupts import wait_in_slices
 
 if TYPE_CHECKING:
     from nbtriton.lab.perf.remote import Pending, Target

@@ -276,7 +276,7 @@ class ProgressWait:
 
     def seconds(self, seconds: float | None) -> None:
         """Wait until the load has ended, or for a time in seconds."""
-        from nbtriton.runtime.engine.interrupts import wait_in_slices
+        from nbtriton.runtime.interrupts import wait_in_slices
 
         now_ns = monotonic_ns()
         end_ns = None if seconds is None else now_ns + round(seconds * 1e9)

@@ -12,7 +12,7 @@ from nbtriton.lab.perf.driver import LoadSpec, make_load
 from nbtriton.lab.perf.machine import descendants_s
 from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.traffic import Sequences
-from nbtriton.runtime.engine.interrupts import wait_in_slices
+from nbtriton.runtime.interrupts import wait_in_slices
 
 _POLL_S = 0.01
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.carry import pack
 from nbtriton.runtime.workers.core.connection import Connection
 from nbtriton.runtime.workers.environment import Environment, Environments, environment_path
-from nbtriton.runtime.workers.process import Waiting, start_worker
+from nbtriton.runtime.workers.process import start_worker
 from nbtriton.runtime.workers.resources import Limits, WorkerOptions
 
 
@@ -40,7 +40,6 @@ class WorkerBackend(Backend):
     inner : Backend
     settings : mapping
         Of all backends.
-    waiting : Waiting
     options : WorkerOptions
     environments : Environments, optional
         Of the server; None for workers in the interpreter of this process.
@@ -52,7 +51,6 @@ class WorkerBackend(Backend):
         self,
         inner: Backend,
         settings: Mapping[str, Mapping[str, str]],
-        waiting: Waiting,
         options: WorkerOptions,
         environments: Environments | None = None,
     ) -> None:
@@ -63,17 +61,16 @@ class WorkerBackend(Backend):
         self.operation = inner.operation  # type: ignore[misc]
         self.inner = inner
         self._settings = settings
-        self._waiting = waiting
         self._options = options
         self._environments = environments
         self._environment: Environment | None = None
         self._batches = True
         self._instances: list[WorkerInstance] = []
-        # The worker that has completed the configuration; the first instance reuses it if it may keep loaded
-        # code.
-        self._prepared = _Prepared()
+        # The worker that has completed the configuration, if any; the first instance reuses it if it may keep
+        # loaded code.
+        self._prepared: list[Connection] = []
         # A backend that only completes a configuration is not closed.
-        self._forget = weakref.finalize(self, self._prepared.close)
+        self._forget = weakref.finalize(self, _close_prepared, self._prepared)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Complete the configuration in a worker; see `Backend.complete_config`."""
@@ -129,7 +126,7 @@ class WorkerBackend(Backend):
         model: dict[str, Any],
         connected: Callable[[Connection], None],
     ) -> bool:
-        connection = self._prepared.pop()
+        connection = _pop_prepared(self._prepared)
         if connection is None:
             connection = self._connect(context.name, context.model)
         else:
@@ -161,21 +158,17 @@ class WorkerBackend(Backend):
     def close(self) -> None:
         """Release the inner backend's resources."""
         self._instances.clear()
-        self._prepared.close()
+        _close_prepared(self._prepared)
         self.inner.close()
 
     def _connect(self, name: str, context: ModelContext) -> Connection:
         own = self._environment
-        process = (
-            start_worker(name)
-            if own is None
-            else start_worker(
-                name, interpreter=own.interpreter, environment={"LD_LIBRARY_PATH": own.libraries}
-            )
+        process = start_worker(
+            name,
+            interpreter=None if own is None else own.interpreter,
+            environment=None if own is None else {"LD_LIBRARY_PATH": own.libraries},
         )
-        return Connection(
-            name, process, context.server, self._waiting, context.name, self._options.timeout_s
-        )
+        return Connection(name, process, context.server, context.name, self._options.timeout_s)
 
     def _find_environment(self, context: ModelContext) -> None:
         """Find the model's own interpreter.
@@ -200,42 +193,30 @@ class WorkerBackend(Backend):
 
     def _ask_prepared(self, context: ModelContext, *, auto_complete: bool) -> Any:
         model = describe_model(context, self.inner, self._settings)
-        connection = self._prepared.pop() or self._connect(context.name, context)
+        connection = _pop_prepared(self._prepared) or self._connect(context.name, context)
         try:
             completed = connection.ask(protocol.COMPLETE, {**model, "auto_complete": auto_complete})
         except BaseException:
             connection.close()
             raise
-        self._prepared.put(connection)
+        self._prepared.append(connection)
         return completed
 
 
-class _Prepared:
-    """At most one worker without an instance."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connection: Connection | None = None
-
-    def put(self, connection: Connection) -> None:
-        """Keep a worker."""
-        with self._lock:
-            self._connection = connection
-
-    def pop(self) -> Connection | None:
-        """Remove and return the worker; None without a live one."""
-        with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None and not connection.alive:
+def _pop_prepared(prepared: list[Connection]) -> Connection | None:
+    """Remove and return a live worker; None without one."""
+    with suppress(IndexError):  # other threads pop too
+        while True:
+            connection = prepared.pop()
+            if connection.alive:
+                return connection
             connection.close()
-            return None
-        return connection
+    return None
 
-    def close(self) -> None:
-        """End the worker, if any."""
-        connection = self.pop()
-        if connection is not None:
-            connection.close()
+
+def _close_prepared(prepared: list[Connection]) -> None:
+    while (connection := _pop_prepared(prepared)) is not None:
+        connection.close()
 
 
 _NOT_AWAITED = "the server did not wait for it"

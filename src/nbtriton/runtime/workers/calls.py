@@ -19,7 +19,7 @@ from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.core.codec import decode_response, decode_tensors, encode_response
 from nbtriton.runtime.workers.core.memory import Outgoing, Place
 from nbtriton.runtime.workers.core.packing import Packer
-from nbtriton.runtime.workers.protocol import encode_error, failure
+from nbtriton.runtime.workers.protocol import encode_error
 
 if TYPE_CHECKING:
     from nbtriton.backends.python.api.metrics import Family, Sample
@@ -149,11 +149,8 @@ class ServerCalls:
         try:
             inputs = decode_tensors(tensors, self._open(place, behind))
             response = self._any_server().call(model, version, inputs, RequestOptions(*options))
-        except KeyboardInterrupt:
-            lane.send((protocol.ANSWER, number, False, None, None))
-            return
-        except Exception as error:
-            lane.send((protocol.ANSWER, number, False, encode_error(failure(error)), None))
+        except (Exception, KeyboardInterrupt) as error:
+            _refuse(lane, number, error)
             return
         self._respond(lane, protocol.ANSWER, number, response)
 
@@ -186,7 +183,7 @@ class ServerCalls:
                 trace,
             )
         except Exception as error:
-            lane.send((protocol.ANSWER, number, False, encode_error(failure(error)), None))
+            _refuse(lane, number, error)
             return
         self._futures[number] = future
         lane.send((protocol.ANSWER, number, True, None, None))
@@ -200,12 +197,9 @@ class ServerCalls:
         self._futures.pop(number, None)
         error = future.exception()
         with suppress(ChannelClosed):
-            if error is not None:
-                self._channel.send(
-                    (protocol.DONE, number, encode_error(failure(error)), None, None)
-                )
-            elif streams:  # the call has already received its responses
-                self._channel.send((protocol.DONE, number, None, None, None))
+            if error is not None or streams:  # the call has already received its responses
+                encoded = None if error is None else encode_error(error)
+                self._channel.send((protocol.DONE, number, encoded, None, None))
             else:
                 result = future.result()
                 packer = Packer()
@@ -249,11 +243,9 @@ class ServerCalls:
         try:
             of = self._any_server() if what in _OF_SERVER else self
             value = getattr(of, what)(*arguments)
-        except KeyboardInterrupt:
-            lane.send((protocol.ANSWER, number, False, None, None))
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             with suppress(ChannelClosed):
-                lane.send((protocol.ANSWER, number, False, encode_error(failure(error)), None))
+                _refuse(lane, number, error)
         else:
             with suppress(ChannelClosed):
                 lane.send((protocol.ANSWER, number, True, value, None))
@@ -309,3 +301,9 @@ class ServerCalls:
         if self.server is None:
             raise EngineStoppedError("Model control needs a model that a server runs.")
         return self.server
+
+
+def _refuse(lane: Channel, number: int, error: BaseException) -> None:
+    """Answer with an error, None for an interrupt."""
+    encoded = None if isinstance(error, KeyboardInterrupt) else encode_error(error)
+    lane.send((protocol.ANSWER, number, False, encoded, None))

@@ -12,10 +12,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from nbtriton.backends.python.imports import model_folders
 from nbtriton.common.errors import InternalError
@@ -278,19 +277,3 @@ def current_directory() -> str:
         return os.getcwd()  # noqa: PTH109 - for a process of any version
     except FileNotFoundError:
         return os.sep
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Functions for waits and interrupts.
-
-    Parameters
-    ----------
-    deferred : callable
-        Returns a context manager that defers an interrupt of the main thread.
-    interruptible : callable
-        ``interruptible(wait)`` calls ``wait(seconds)`` until it returns True, with interrupts allowed.
-    """
-
-    deferred: Callable[[], AbstractContextManager[Any]]
-    interruptible: Callable[[Callable[[float], bool]], object]

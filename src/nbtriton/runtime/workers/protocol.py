@@ -103,8 +103,11 @@ class WorkerTraceback(Exception):  # noqa: N818 - what is shown as the cause of 
         return f'\n"""\n{self.args[0]}"""'
 
 
-def encode_error(error: TritonError) -> tuple[Any, ...]:
-    """Return an error as plain values."""
+def encode_error(raised: BaseException) -> tuple[Any, ...]:
+    """Return an error as plain values; any other exception as the engine reports it."""
+    error = raised
+    if not isinstance(error, TritonError):
+        error = errors.InternalError(f"{type(raised).__name__}: {raised}")
     cause = error.__cause__
     shown = ""
     if isinstance(cause, WorkerTraceback):
@@ -133,13 +136,6 @@ def decode_error(body: Sequence[Any]) -> TritonError:
     if shown:
         error.__cause__ = WorkerTraceback(shown)
     return error
-
-
-def failure(error: BaseException) -> TritonError:
-    """Return any other exception as the engine reports it."""
-    if isinstance(error, TritonError):
-        return error
-    return errors.InternalError(f"{type(error).__name__}: {error}")
 
 
 class RequestBatch(list[Any]):

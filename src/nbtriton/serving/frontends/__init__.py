@@ -21,7 +21,7 @@ from nbtriton.common.checks import Kind, check, optional
 from nbtriton.common.closing import Closing
 from nbtriton.common.errors import UnavailableError, UnsupportedError
 from nbtriton.options.table import read_settings, signed
-from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.serving.frontends.http1.connection import HttpEndpoint, HttpListener
 from nbtriton.serving.frontends.http1.handlers import Handlers
 from nbtriton.serving.frontends.http1.response import HttpResponse, RequestResponseCycle, error_body

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +14,6 @@ from nbtriton.common.errors import UnsupportedError
 from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig, enum_name, isolation_of
 from nbtriton.model.config.parameters import text_parameter
 from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
-from nbtriton.runtime.engine.interrupts import (
-    interrupts_allowed,
-    interrupts_deferred,
-    wait_in_slices,
-)
 from nbtriton.runtime.workers.environment import Environments
 from nbtriton.runtime.workers.resources import WorkerOptions, can_fork, check_fork, usable_cores
 
@@ -177,18 +171,12 @@ def isolated(
             start_early("process")  # while the rest is imported and the model is read
     # Where no model has processes, nothing of them is imported.
     from nbtriton.runtime.workers.backend import WorkerBackend
-    from nbtriton.runtime.workers.process import Waiting
 
     kind: type[WorkerBackend] = WorkerBackend if place is None else entries.load(place)
-    waiting = Waiting(interrupts_deferred, _wait)
-    return kind(backend, settings, waiting, workers, environments if own else None)
+    return kind(backend, settings, workers, environments if own else None)
 
 
 def _is_python(backend: Backend) -> bool:
     from nbtriton.backends.python.backend import PythonBackend
 
     return isinstance(backend, PythonBackend)
-
-
-def _wait(wait: Callable[[float], bool]) -> None:
-    interrupts_allowed(wait_in_slices, wait, None)

@@ -61,13 +61,18 @@ from typing import Any
 from nbtriton.backends.base import BackendRequest, BatchTimer, Placement, Response, ServerHandle
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.common.errors import InternalError, TritonError
+from nbtriton.runtime.interrupts import (
+    interrupts_allowed,
+    interrupts_deferred,
+    wait_in_slices,
+)
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.calls import ServerCalls
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, is_shared
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_requests
 from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
 from nbtriton.runtime.workers.core.packing import Packer
-from nbtriton.runtime.workers.process import Peer, Waiting
+from nbtriton.runtime.workers.process import Peer
 from nbtriton.runtime.workers.protocol import decode_error
 from nbtriton.runtime.workers.resources import Limits
 
@@ -103,7 +108,6 @@ class Connection:
     process : Peer
     server : ServerHandle or None
         For the model's code.
-    waiting : Waiting
     model : str
         The worker follows the levels of this model's logger and of the root.
     timeout_s : float, optional
@@ -115,13 +119,11 @@ class Connection:
         name: str,
         process: Peer,
         server: ServerHandle | None,
-        waiting: Waiting,
         model: str = "",
         timeout_s: float | None = None,
     ) -> None:
         self.name = name
         self.process = process
-        self._waiting = waiting
         self._timeout_s = timeout_s
         self._on_lost: Callable[[str], object] | None = None
         self._losing = threading.Lock()
@@ -182,7 +184,7 @@ class Connection:
         KeyboardInterrupt
             The interrupt has reached the model's code.
         """
-        with self._waiting.deferred():
+        with interrupts_deferred():
             number = next(self._dialogues)
             reply, _ = self._converse(number, (kind, number, description, self._levels_now()), b"")
             return reply[2]
@@ -191,7 +193,7 @@ class Connection:
         self, requests: Sequence[BackendRequest], timer: BatchTimer, all_outputs: frozenset[str]
     ) -> Sequence[Response | None] | None:
         """Execute one batch; see `BackendInstance.execute`."""
-        with self._waiting.deferred():
+        with interrupts_deferred():
             number = next(self._dialogues)
             self._batches[number] = requests
             self._calls.context = EXECUTING.get()
@@ -306,7 +308,7 @@ class Connection:
                 if not lane.spin():
                     try:
                         if get_ident() == self._main:
-                            self._waiting.interruptible(self._readable)
+                            interrupts_allowed(wait_in_slices, self._readable, None)
                         elif self._deadline is not None:
                             self._readable(threading.TIMEOUT_MAX)
                     except KeyboardInterrupt:

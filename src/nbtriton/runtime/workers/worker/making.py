@@ -11,7 +11,6 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -30,22 +29,13 @@ from nbtriton.runtime.workers import protocol
 _THREADS = {"onnxruntime": "intra_op_thread_count", "openvino": "INFERENCE_NUM_THREADS"}
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedInstance:
-    """An instance, with the worker's data about its model."""
-
-    instance: BackendInstance
-    all_outputs: frozenset[str]
-    iterative: bool
-
-
 class InstanceFactory:
     """Completes a configuration, creates an instance, or one after the other."""
 
     def __init__(self) -> None:
         self._backend: Backend | None = None
 
-    def create(self, description: Mapping[str, Any], server: ServerHandle) -> CreatedInstance:
+    def create(self, description: Mapping[str, Any], server: ServerHandle) -> BackendInstance:
         """Create an instance.
 
         Parameters
@@ -59,24 +49,16 @@ class InstanceFactory:
         limits = description["limits"]
         bind(limits["cores"], limits["numa_node"])
         set_threads(limits["threads"])
-        instance: BackendInstance
+        place = (asked["name"], asked["kind"], asked["device_id"])
         if "python" in description:
             model = _python_model(description)
-            instance = model.create_instance(
-                asked["name"], asked["kind"], asked["device_id"], server, model.modules()
-            )
-        else:
-            backend, context = self._open(description, server)
-            key = _THREADS.get(description["backend"])
-            if key is not None and key not in context.config.parameters:
-                context.config.parameters[key].string_value = str(limits["threads"])
-            backend.open(context)
-            instance = backend.create_instance(
-                InstanceContext(context, asked["name"], asked["kind"], asked["device_id"])
-            )
-        return CreatedInstance(
-            instance, frozenset(description["outputs"]), description["iterative"]
-        )
+            return model.create_instance(*place, server, model.modules())
+        backend, context = self._open(description, server)
+        key = _THREADS.get(description["backend"])
+        if key is not None and key not in context.config.parameters:
+            context.config.parameters[key].string_value = str(limits["threads"])
+        backend.open(context)
+        return backend.create_instance(InstanceContext(context, *place))
 
     def complete(self, description: Mapping[str, Any]) -> Any:
         """Complete a configuration, or check it against the model.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,41 +50,16 @@ class RemoteResult(dict[str, Array]):
     parameters: Mapping[str, bool | int | str]
 
 
-class RemoteFuture:
+class RemoteFuture(Future[RemoteResult]):
     """The future of a request by the model's code, with the interface of the engine's future."""
 
     def __init__(
         self, worker: Worker, number: int, on_response: Callable[[Response, bool], None] | None
     ) -> None:
+        super().__init__()
         self._worker = worker
         self.number = number
         self._on_response = on_response
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._callbacks: list[Callable[[RemoteFuture], object]] = []
-        self._result: RemoteResult | None = None
-        self._error: TritonError | None = None
-
-    def result(self) -> RemoteResult:
-        """Wait, and return the outputs or raise the error."""
-        self._done.wait()
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        assert self._result is not None
-        return self._result
-
-    def exception(self) -> TritonError | None:
-        """Wait, and return the error; None if the request succeeded."""
-        self._done.wait()
-        return self._error
-
-    def add_done_callback(self, callback: Callable[[RemoteFuture], object]) -> None:
-        """Call ``callback(self)`` once done."""
-        with self._lock:
-            if not self._done.is_set():
-                self._callbacks.append(callback)
-                return
-        callback(self)
 
     def _ask_to_end(self) -> None:
         """Ask the target to end; further responses are still delivered."""
@@ -101,17 +77,12 @@ class RemoteFuture:
 
     def resolve(self, response: Response | None, error: TritonError | None) -> None:
         """Handle the final response."""
-        self._error = error
-        self._result = RemoteResult()
-        self._result.parameters = {}
-        if response is not None:
-            self._result.update(response.outputs)
-            self._result.parameters = response.parameters
-        with self._lock:
-            self._done.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._worker.guarded(callback, self)
+        if error is not None:
+            self.set_exception(error)
+            return
+        result = RemoteResult({} if response is None else response.outputs)
+        result.parameters = {} if response is None else response.parameters
+        self.set_result(result)
 
 
 class RemoteServer:
@@ -167,10 +138,13 @@ class RemoteServer:
             packer = Packer()
             tensors = encode_tensors(inputs, packer)
             place, behind = packer.finish(worker.heap)
-            return worker.call(model_name, version, tensors, _plain(options), place, behind)
+            number = next(worker.numbers)
+            asked = (protocol.CALL, number, model_name, version, tensors, _plain(options), place)
+            response: Response = worker.request(number, asked, behind)
+            return response
         future = self.submit(model_name, version, inputs, options)
         error = future.exception()
-        if error is not None:
+        if isinstance(error, TritonError):
             return Response(error=error)
         result = future.result()
         return Response(result, None, result.parameters)

@@ -12,6 +12,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from time import monotonic_ns
 from types import FrameType
 from typing import Any
@@ -31,7 +32,7 @@ from nbtriton.runtime.workers.core.codec import (
 )
 from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
 from nbtriton.runtime.workers.core.packing import Packer
-from nbtriton.runtime.workers.protocol import decode_error, encode_error, failure, plain
+from nbtriton.runtime.workers.protocol import decode_error, encode_error, plain
 from nbtriton.runtime.workers.worker.making import (
     InstanceFactory,
     follow_levels,
@@ -94,7 +95,7 @@ class Worker:
         self._incoming = Incoming()
         self._main = get_ident()
         self.numbers = itertools.count(1)
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, SimpleQueue[tuple[bool, Any]]] = {}
         self.futures: dict[int, Any] = {}
         self._open_requests: dict[int, list[RemoteRequest]] = {}
         self._factory = InstanceFactory()
@@ -159,7 +160,7 @@ class Worker:
         except BaseException as error:
             if not isinstance(error, TritonError):
                 _log.exception("the backend raised")
-            reply = (protocol.FAILED, number, encode_error(failure(error)))
+            reply = (protocol.FAILED, number, encode_error(error))
         finally:
             self._interruptible = False
         with suppress(Exception):  # the model may have replaced them
@@ -184,12 +185,11 @@ class Worker:
             return None
         if kind == protocol.COMPLETE:
             return self._factory.complete(description)
-        created = self._factory.create(description, self.server)
-        self._instance = created.instance
-        self._all_outputs = created.all_outputs
-        self.iterative = created.iterative
-        self._executing_context = Executing((), created.instance.running)
-        return {"ready": created.instance.readiness is not None}
+        self._instance = instance = self._factory.create(description, self.server)
+        self._all_outputs = frozenset(description["outputs"])
+        self.iterative = description["iterative"]
+        self._executing_context = Executing((), instance.running)
+        return {"ready": instance.readiness is not None}
 
     def _execute(
         self, message: tuple[Any, ...], behind: memoryview, packer: Packer
@@ -270,31 +270,17 @@ class Worker:
         number = next(self.numbers)
         return self.request(number, (protocol.ASK, number, what, plain(arguments)))
 
-    def call(
-        self,
-        model: str,
-        version: int,
-        tensors: Any,
-        options: tuple[Any, ...],
-        place: Place | None,
-        behind: bytes,
-    ) -> Response:
-        """Send a request to another model and wait for its response; on the main thread."""
-        number = next(self.numbers)
-        message = (protocol.CALL, number, model, version, tensors, options, place)
-        return self._ask_inside(message, behind)  # type: ignore[no-any-return]
-
     def request(self, number: int, message: tuple[Any, ...], behind: bytes = b"") -> Any:
         """Send a message and wait for its answer: a value, or an error, which is raised."""
         if self.inside:
             return self._ask_inside(message, behind)
-        answer = self._answers[number] = _Answer()
+        answer: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+        self._answers[number] = answer
         try:
             self._channel.send(message, behind)
-            answer.event.wait()
+            return _settled(*answer.get())
         finally:
             self._answers.pop(number, None)
-        return _settled(answer.good, answer.value)
 
     def _ask_inside(self, message: tuple[Any, ...], behind: bytes) -> Any:
         self._guards += 1
@@ -312,13 +298,6 @@ class Worker:
             self._guards -= 1
         self._flush_interrupt()
         return _settled(good, value)
-
-    def guarded(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Call a function on the reading thread, which its errors must not end."""
-        try:
-            callback(*arguments)
-        except Exception:
-            _log.exception("a callback raised")
 
     # -- interrupts ------------------------------------------------------------------------------
 
@@ -362,14 +341,13 @@ class Worker:
         if kind == protocol.ANSWER:
             answer = self._answers.get(message[1])
             if answer is not None:
-                answer.good, answer.value = message[2], message[3]
-                answer.event.set()
+                answer.put((message[2], message[3]))
         elif kind == protocol.RESPONSE:
             _, number, final, body, place = message
             response = decode_response(body, self._open(place, behind))
             future = self.futures.get(number)
             if future is not None:
-                self.guarded(future.receive, response, final)
+                future.receive(response, final)
         elif kind == protocol.DONE:
             _, number, error, body, place = message
             last = None if body is None else decode_response(body, self._open(place, behind))
@@ -414,17 +392,6 @@ class Worker:
 
     def _drop(self, number: int) -> None:
         self._channel.send((protocol.DROP, number))
-
-
-class _Answer:
-    """The answer that a thread waits for."""
-
-    __slots__ = ("event", "good", "value")
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.good = False
-        self.value: Any = None
 
 
 def _settled(good: bool, value: Any) -> Any:
