@@ -34,7 +34,7 @@ STAGES: Mapping[str, str] = {
     "runtime/engine/core/future.py": "the future",
     "runtime/engine/core/execution.py": "times, statistics and the result",
     "runtime/engine/core/ensemble_runtime.py": "the ensemble's requests: made, joined, answered",
-    "runtime/engine/bls.py": "calls from model to model",
+    "runtime/engine/engine.py": "calls from model to model",
     "runtime/engine/": "the engine: checks, locks, instances, hand-over",
 }
 REST = "outside: the caller's loop, the interpreter"

@@ -34,7 +34,7 @@ from nbtriton.model.config import (
 from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 from nbtriton.runtime.engine.diagnostics.interpreter import advice, is_waiting
-from nbtriton.runtime.engine.diagnostics.nodes import too_small
+from nbtriton.runtime.engine.status import way_sentence
 from nbtriton.serving.repository.validation import validate_repository
 
 if TYPE_CHECKING:
@@ -309,7 +309,8 @@ def _of_server(
         models = [model for model in server.models() if model.name == one]
         waits = (model.interpreter for model in models)
         findings += (waiting_finding(one, wait) for wait in waits if is_waiting(wait))
-        findings += (_far(one, sentence) for sentence in map(too_small, models) if sentence)
+        far = (way_sentence(model, only_long=True) for model in models)
+        findings += (_far(one, sentence) for sentence in far if sentence)
         if test and not (is_ensemble(configs[one]) and not name):
             told = partial(_tell, observer, began_s, one, index, len(names))
             findings += model_findings(server, one, inputs, limit_s=seconds, on_test=told)

@@ -204,7 +204,7 @@ def _record(
 ) -> ModelRecord:
     # Live servers only.
     from nbtriton.runtime.engine.diagnostics.interpreter import advice
-    from nbtriton.runtime.engine.diagnostics.nodes import way_sentence
+    from nbtriton.runtime.engine.status import way_sentence
 
     models = [one for one in server.history().models if one.model.name == settings.name]
     since = max((one.changes[-1].at_ns for one in models if one.changes), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import SERVER, check
@@ -73,18 +73,15 @@ def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFram
         default=0,
     )
 
-    def at_ms(ns: int) -> float:
-        return (ns - since) / 1e6
-
     if by == "request":
         return request_table(requests, since)
     if by == "batch":
-        return pd.DataFrame([_batch_row(batch, at_ms) for batch in batches], columns=_BATCH)
+        return pd.DataFrame([_batch_row(batch, since) for batch in batches], columns=_BATCH)
     rows = [row for request in requests for row in _request_events(request)]
     rows += [row for batch in batches for row in _batch_events(batch)]
     rows += _change_events(server, model, since) if rows else []
     rows.sort(key=lambda row: (row[0], _ORDER.index(row[1])))
-    return pd.DataFrame([(at_ms(row[0]), *row[1:]) for row in rows], columns=_EVENT)
+    return pd.DataFrame([((row[0] - since) / 1e6, *row[1:]) for row in rows], columns=_EVENT)
 
 
 def request_table(requests: Sequence[RequestRecord], since_ns: int | None = None) -> pd.DataFrame:
@@ -93,11 +90,7 @@ def request_table(requests: Sequence[RequestRecord], since_ns: int | None = None
 
     if since_ns is None:
         since_ns = min((request.arrival_ns for request in requests), default=0)
-
-    def at_ms(ns: int) -> float:
-        return (ns - since_ns) / 1e6
-
-    return pd.DataFrame([_request_row(request, at_ms) for request in requests], columns=_REQUEST)
+    return pd.DataFrame([_request_row(one, since_ns) for one in requests], columns=_REQUEST)
 
 
 _ORDER = ("change", "arrival", "refusal", "batch", "start", "end", "answer")
@@ -151,17 +144,18 @@ def _us(begin_ns: int, end_ns: int) -> float:
     return (end_ns - begin_ns) / 1e3 if begin_ns and end_ns else float("nan")
 
 
-def _request_row(request: RequestRecord, at_ms: Callable[[int], float]) -> tuple[Any, ...]:
+def _request_row(request: RequestRecord, since_ns: int) -> tuple[Any, ...]:
     batch = request.batch
     arrival = request.arrival_ns
-    formed, start, end = (batch.formed_ns, batch.start_ns, batch.end_ns) if batch else (0, 0, 0)
+    formed = start = end = number = rows = 0
+    instance = reason = ""
+    if batch is not None:
+        formed, start, end = batch.formed_ns, batch.start_ns, batch.end_ns
+        number, rows = batch.requests[0], batch.batch_size
+        instance, reason = batch.instance, batch.reason
     return (
-        at_ms(arrival), request.model, request.version, request.number, request.request_id,
-        request.caller, request.step, request.size,
-        batch.requests[0] if batch is not None else 0,
-        batch.batch_size if batch is not None else 0,
-        batch.instance if batch is not None else "",
-        batch.reason if batch is not None else "",
+        (arrival - since_ns) / 1e6, request.model, request.version, request.number, request.request_id,
+        request.caller, request.step, request.size, number, rows, instance, reason,
         _us(arrival, formed), _us(formed, start), _us(start, end),
         _us(min(end, request.answered_ns), request.answered_ns), _us(arrival, request.answered_ns),
         request.responses, _us(arrival, request.first_response_ns),
@@ -176,9 +170,9 @@ _BATCH = (
 )  # fmt: skip
 
 
-def _batch_row(batch: BatchRecord, at_ms: Callable[[int], float]) -> tuple[Any, ...]:
+def _batch_row(batch: BatchRecord, since_ns: int) -> tuple[Any, ...]:
     return (
-        at_ms(batch.formed_ns), batch.model, batch.version, batch.requests[0], len(batch.requests),
+        (batch.formed_ns - since_ns) / 1e6, batch.model, batch.version, batch.requests[0], len(batch.requests),
         batch.batch_size, batch.instance, batch.reason, batch.waiting, batch.queue_ns / 1e3,
         _us(batch.formed_ns, batch.start_ns), _us(batch.start_ns, batch.infer_start_ns),
         _us(batch.infer_start_ns, batch.infer_end_ns), _us(batch.infer_end_ns, batch.end_ns), batch.failed,

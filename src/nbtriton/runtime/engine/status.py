@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +12,9 @@ from nbtriton.backends.python.api.metrics import MetricKind, families_of
 from nbtriton.common.checks import NAME, SERVER, check, optional
 from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
+from nbtriton.drawing.numbers import byte_size, count, measure
 from nbtriton.model.config import stand_in_reason
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
-from nbtriton.runtime.engine.diagnostics.nodes import nodes_of
 from nbtriton.runtime.engine.server import Server
 
 if TYPE_CHECKING:
@@ -69,20 +72,17 @@ def status_table(server: Server, name: str | None = None) -> TableFrame:
     frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
     if any(model.interpreter.probes for model in shown):
         frame["interpreter_wait"] = [round(model.interpreter.share, 2) for model in shown]
-    restarts = ["; ".join(filter(None, map(_restarts, model.instances))) for model in shown]
-    if any(restarts):
-        frame["restarts"] = restarts
-    nodes = [nodes_of(model) for model in shown]
-    if any(nodes):
-        frame["nodes"] = nodes
-    if any(model.ignored for model in shown):
-        frame["ignored"] = [", ".join(model.ignored) for model in shown]
-    counted = [_metrics(server, model) for model in shown]
-    if any(counted):
-        frame["metrics"] = counted
-    reasons = [_stand_in(server, model) for model in shown]
-    if any(reasons):
-        frame["stand_in"] = reasons
+    columns: dict[str, Callable[[ModelSnapshot], str]] = {
+        "restarts": lambda model: "; ".join(filter(None, map(_restarts, model.instances))),
+        "nodes": nodes_of,
+        "ignored": lambda model: ", ".join(model.ignored),
+        "metrics": partial(_metrics, server),
+        "stand_in": partial(_stand_in, server),
+    }
+    for column, text_of in columns.items():
+        texts = list(map(text_of, shown))
+        if any(texts):
+            frame[column] = texts
     # Rows of one model differ by their version.
     several = len({model.name for model in shown}) < len(shown)
     first = ("model", "version", *_FIRST[1:]) if several else _FIRST
@@ -130,6 +130,40 @@ def _stand_in(server: Server, model: ModelSnapshot) -> str:
         return stand_in_reason(server.config(model.name, model.version))
     except TritonError:
         return ""
+
+
+# Fewer executions mean nothing: the first ones are slower.
+_ENOUGH = 20
+
+
+def nodes_of(model: ModelSnapshot) -> str:
+    """Return the nodes of a model's instances and the bytes that went there and came back; empty if they are here."""
+    found = [one.placement for one in model.instances if one.placement is not None]
+    if not found:
+        return ""
+    nodes = Counter(one.node for one in found)
+    sent, received = sum(one.sent_bytes for one in found), sum(one.received_bytes for one in found)
+    names = ", ".join(f"{number} \u00d7 {node}" for node, number in sorted(nodes.items()))
+    return f"{names}; {byte_size(sent)} there, {byte_size(received)} back"
+
+
+def way_sentence(model: ModelSnapshot, *, only_long: bool = False) -> str:
+    """Return what part of a request's time the way to the nodes takes; empty for a model that is here.
+
+    With ``only_long`` also empty if the way takes no longer than the model.
+    """
+    nodes = nodes_of(model)
+    # The time of executions outside the model: inputs there and outputs back, with their conversion.
+    way_ns = model.compute_input_ns + model.compute_output_ns
+    if not nodes or model.execution_count < _ENOUGH or not model.success_count:
+        return ""
+    if only_long and way_ns <= model.compute_infer_ns:
+        return ""
+    way_ms, model_ms = (ns / model.success_count / 1e6 for ns in (way_ns, model.compute_infer_ns))
+    return (
+        f"the instances of '{model.name}' are elsewhere ({nodes}, since they started): of {count(model.success_count)} requests the "
+        f"way took {measure(way_ms)} ms each, and the model {measure(model_ms)} ms"
+    )
 
 
 _COLUMNS = (

@@ -73,12 +73,10 @@ def read_records(
         )
         for execution in (*executions, *together)
     }
+    alone = [_alone(execution) for execution in executions if execution.answered_ns]
     requests = [
-        _alone(known[execution], execution) for execution in executions if execution.answered_ns
-    ]
-    requests += [
-        _together(history, entry, known[entry.execution] if entry.execution is not None else None)
-        for entry in entries
+        _record(history, entry, known[entry.execution] if entry.execution is not None else None)
+        for entry in (*alone, *entries)
     ]
     return [known[execution] for execution in executions], requests
 
@@ -130,21 +128,16 @@ def _newest(
     return found[at:]
 
 
-def _alone(batch: BatchRecord, execution: Execution) -> RequestRecord:
-    """Return the only request of a batch, whose sums are its own."""
-    detail = execution.detail or _NO_DETAIL
-    return RequestRecord(
-        batch.model, batch.version, execution.number, _readable(execution.request_id), execution.caller,
-        execution.step, execution.inferences, execution.end_ns - execution.total_ns,
-        execution.start_ns - execution.queue_ns, execution.answered_ns,
-        detail.first_ns or execution.answered_ns, detail.responses, batch, detail.outcome, detail.status,
-        _readable(detail.error), detail.sequence, detail.begins,
+def _alone(execution: Execution) -> RequestEntry:
+    """Return the entry of the only request of a batch, whose sums are its own."""
+    return RequestEntry(
+        execution.number, execution.caller, execution.step, execution.inferences,
+        execution.end_ns - execution.total_ns, execution.start_ns - execution.queue_ns,
+        execution.answered_ns, execution.request_id, execution, execution.detail,
     )  # fmt: skip
 
 
-def _together(
-    history: ModelHistory, entry: RequestEntry, batch: BatchRecord | None
-) -> RequestRecord:
+def _record(history: ModelHistory, entry: RequestEntry, batch: BatchRecord | None) -> RequestRecord:
     detail = entry.detail or _NO_DETAIL
     return RequestRecord(
         history.name, history.version, entry.number, _readable(entry.request_id), entry.caller, entry.step,
@@ -228,11 +221,7 @@ class Inspection:
 
     def has_own_checks(self) -> bool:
         """Return True if `is_model_ready` may take long, as some model has a check of its own."""
-        return any(
-            slot.runtime.own_checks()
-            for entry in list(self._registry.entries.values())
-            for slot in entry.slots.values()
-        )
+        return any(runtime.own_checks() for runtime in self._registry.runtimes())
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Return True if a version answers with any number of responses."""
