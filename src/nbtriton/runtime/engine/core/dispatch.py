@@ -35,7 +35,7 @@ from nbtriton.runtime.engine.core.request import (
 )
 from nbtriton.runtime.engine.core.runtime import ModelSignature, Runtime
 from nbtriton.runtime.engine.diagnostics.tracing import Trace
-from nbtriton.runtime.engine.interrupts import INTERRUPTS
+from nbtriton.runtime.interrupts import INTERRUPTS
 from nbtriton.scheduling import SEQUENCE_START
 
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5

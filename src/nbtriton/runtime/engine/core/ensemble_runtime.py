@@ -48,7 +48,6 @@ What does not work
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -84,8 +83,8 @@ from nbtriton.runtime.engine.core.runtime import Mailbox, Runtime
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
 from nbtriton.runtime.engine.core.snapshot import ModelSnapshot
 from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
-from nbtriton.runtime.engine.interrupts import wait_in_slices
-from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsemblePlan, EnsembleRun, Start
+from nbtriton.runtime.interrupts import wait_in_slices
+from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsembleRun, Start
 
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
@@ -94,24 +93,6 @@ _TWO_64: Final = 1 << 64
 
 # A step to start, in which iteration, its inputs, and its mark if it is not the request's own.
 _Ready = tuple[int, int, dict[str, Array], SequenceMark | None]
-
-
-class EnsembleOwner(Runtime):
-    """The part of an ensemble's version that the execution of a request uses.
-
-    Attributes
-    ----------
-    plan : EnsemblePlan
-    gates : list of StepGate
-        One per step if the requests in a step are limited (E21), else none.
-    """
-
-    plan: EnsemblePlan
-    gates: list[StepGate]
-
-    @abstractmethod
-    def on_complete(self, execution: EnsembleExecution) -> None:
-        """Remove an execution of which nothing is running any more."""
 
 
 class EnsembleExecution(ResponseSink):
@@ -126,7 +107,7 @@ class EnsembleExecution(ResponseSink):
     orders_events: ClassVar[bool] = True
 
     def __init__(
-        self, ensemble: EnsembleOwner, binding: EnsembleBinding, request: InferenceRequest
+        self, ensemble: EnsembleRuntime, binding: EnsembleBinding, request: InferenceRequest
     ) -> None:
         self.ensemble = ensemble
         self.binding = binding
@@ -211,10 +192,6 @@ class EnsembleExecution(ResponseSink):
                 if sub is not None:
                     self._begin_step(sub, completion)
         return turns
-
-    def _leave(self, step: int, completion: Completion | None) -> None:
-        """Release the place of a step that has ended, if places are limited."""
-        self.ensemble.gates[step].release(completion)
 
     def _enter(self, ready: _Ready, completion: Completion | None) -> None:
         sub = self._build(ready, completion)
@@ -307,7 +284,7 @@ class EnsembleExecution(ResponseSink):
         if done:
             self._conclude(completion)
         if self.ensemble.gates:
-            self._leave(step, completion)
+            self.ensemble.gates[step].release(completion)
 
     def respond(
         self,
@@ -356,7 +333,7 @@ class EnsembleExecution(ResponseSink):
             self._conclude(completion)
         if final:
             if self.ensemble.gates:
-                self._leave(step, completion)
+                self.ensemble.gates[step].release(completion)
             return
         # A decoupled model waits until everything that it sent has a place: its next responses
         # would only pile up in memory.
@@ -574,7 +551,7 @@ def _submit_many(
 Resolve = Callable[[str, int], Runtime]
 
 
-class EnsembleRuntime(EnsembleOwner):
+class EnsembleRuntime(Runtime):
     """One version of an ensemble: it has neither a queue nor instances (E1).
 
     Parameters
@@ -585,6 +562,12 @@ class EnsembleRuntime(EnsembleOwner):
         ``resolve(model_name, version)`` returns the runtime that serves a step now, or raises.
     directory : Path or None
         The ensemble's own directory, in a repository.
+
+    Attributes
+    ----------
+    plan : EnsemblePlan
+    gates : list of StepGate
+        One per step if the requests in a step are limited (E21), else none.
     """
 
     def __init__(
@@ -684,6 +667,7 @@ class EnsembleRuntime(EnsembleOwner):
         return [] if execution is None else execution.running()
 
     def on_complete(self, execution: EnsembleExecution) -> None:
+        """Remove an execution of which nothing is running any more."""
         binding = execution.binding
         self._lock.acquire()
         try:

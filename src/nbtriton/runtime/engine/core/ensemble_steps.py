@@ -16,7 +16,7 @@ from nbtriton.backends.core.place import wait_for_outputs
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
 from nbtriton.model.tensors import Array
 from nbtriton.runtime.engine.core.execution import Completion
-from nbtriton.runtime.engine.core.faults import hash_order
+from nbtriton.runtime.engine.core.faults import fits, hash_order
 from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.runtime.engine.core.runtime import ModelSignature, Runtime
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsemblePlan
@@ -281,11 +281,9 @@ def sequence_mark(parameters: Mapping[str, bool | int | str]) -> SequenceMark | 
 def adapt(value: Array, dims: Sequence[int], *, to_batching: bool) -> Array:
     """Pass a tensor between a batching and a non-batching model (E9)."""
     shape = tuple(value.shape)
-    fits = len(shape) == len(dims) and all(
-        want in (-1, found) for want, found in zip(dims, shape, strict=True)
-    )
+    fitting = fits(shape, dims)
     if to_batching:
-        return value.reshape((1, *shape)) if fits else value
-    if fits or not shape or shape[0] != 1:
+        return value.reshape((1, *shape)) if fitting else value
+    if fitting or not shape or shape[0] != 1:
         return value
     return value.reshape(shape[1:])

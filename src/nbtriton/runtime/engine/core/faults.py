@@ -66,6 +66,13 @@ def _mixed(value: int) -> int:
     return value ^ (value >> 47)
 
 
+def fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    """Return True if a shape is one of those that ``dims`` allows, where -1 is any size."""
+    return len(shape) == len(dims) and all(
+        want in (-1, found) for want, found in zip(dims, shape, strict=True)
+    )
+
+
 # The declared datatype and shape of an input.
 Claim = tuple[str, tuple[int, ...]]
 
@@ -133,8 +140,7 @@ class Faults:
         names = hash_order(claims)
         required = [name for name, spec in self.inputs.items() if not spec.optional]
         missing = [name for name in required if name not in claims]
-        fits = len(required) <= len(claims) <= len(self.inputs)
-        if not fits:
+        if not len(required) <= len(claims) <= len(self.inputs):
             self._refuse_count(names, len(required), missing, prefix)
         batch_size = self._batch_size(claims, names, prefix)
         if self.max_batch_size < batch_size <= _INT32_MAX:
@@ -241,11 +247,7 @@ class Faults:
     def _lacks_batch_hint(self, claims: Mapping[str, Claim]) -> str:
         """Return advice if the shape of an input is that of one row."""
         for name, (_, shape) in claims.items():
-            dims = self.inputs[name].dims
-            fits = len(shape) == len(dims) and all(
-                want in (-1, found) for want, found in zip(dims, shape, strict=True)
-            )
-            if self.max_batch_size and fits:
+            if self.max_batch_size and fits(shape, self.inputs[name].dims):
                 return f"add the batch dimension: {name}[None] is a batch of one"
         return ""
 

@@ -15,7 +15,7 @@ from nbtriton.common.errors import CancelledError, TritonError
 from nbtriton.runtime.engine.core.execution import InferenceResult
 from nbtriton.runtime.engine.core.threads import this_thread
 from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS, Call
-from nbtriton.runtime.engine.interrupts import (
+from nbtriton.runtime.interrupts import (
     interrupts_allowed,
     interrupts_deferred,
     wait_in_slices,

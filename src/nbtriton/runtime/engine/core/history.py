@@ -11,8 +11,9 @@ updates and sweeps do not interrupt it.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from operator import attrgetter
 from time import monotonic_ns
 from typing import Final
 
@@ -109,16 +110,6 @@ class Meter:
         return self.busy_ns + (max(0, at_ns - started_ns) if started_ns else 0)
 
 
-class _Source:
-    """A runtime that contributes to a history: its statistics and its instances."""
-
-    __slots__ = ("meters", "statistics")
-
-    def __init__(self, statistics: Statistics, meters: Callable[[], list[Meter]]) -> None:
-        self.statistics = statistics
-        self.meters = meters
-
-
 class ModelHistory:
     """The history of one version of one model, across the runtimes that have served it.
 
@@ -147,11 +138,12 @@ class ModelHistory:
         self._requests: deque[RequestEntry] = deque(maxlen=capacity)
         self._changes: deque[Change] = deque(maxlen=_CHANGES)
         self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
-        self._sources: list[_Source] = []
+        # The runtimes that contribute: their statistics, and what returns the meters of their instances.
+        self._sources: dict[Statistics, Callable[[], list[Meter]]] = {}
         # Totals of runtimes and instances that no longer exist.
         self._past_counts = (0, 0, 0, 0, 0, 0)
-        self._past_sizes: dict[int, int] = {}
-        self._past_busy: dict[tuple[str, str, int], int] = {}
+        self._past_sizes: Counter[int] = Counter()
+        self._past_busy: Counter[tuple[str, str, int]] = Counter()
         self._lock = threading.Lock()
         self.depth = 0
         self._deepest = 0
@@ -197,13 +189,10 @@ class ModelHistory:
         now_ns = _now_ns()
         statistics.batches = self.batches
         with self._lock:
-            if self._sources:
-                self._changes.append(Change(now_ns, summary))
-            elif self._changes:
-                self._changes.append(Change(now_ns, f"loaded again: {summary}"))
-            else:
-                self._changes.append(Change(now_ns, f"loaded: {summary}"))
-            self._sources.append(_Source(statistics, meters))
+            if not self._sources:
+                summary = f"loaded{' again' if self._changes else ''}: {summary}"
+            self._changes.append(Change(now_ns, summary))
+            self._sources[statistics] = meters
             if not self.due_ns:
                 self._moments.append(self._moment(now_ns, 0))
                 self.due_ns = now_ns - now_ns % _MOMENT_NS + _MOMENT_NS
@@ -215,19 +204,17 @@ class ModelHistory:
     def retire(self, meter: Meter) -> None:
         """Keep the busy time of an instance that is removed."""
         with self._lock:
-            self._keep_busy(meter)
+            self._past_busy[meter.key] += meter.busy_ns
 
     def detach(self, statistics: Statistics) -> None:
         """Keep the counts of a runtime that has ended."""
         with self._lock:
-            for source in self._sources:
-                if source.statistics is statistics:
-                    self._past_counts = _sum(self._past_counts, statistics.totals())
-                    _add_sizes(self._past_sizes, statistics.sizes())
-                    for meter in source.meters():
-                        self._keep_busy(meter)
-                    self._sources.remove(source)
-                    break
+            meters = self._sources.pop(statistics, None)
+            if meters is not None:
+                self._past_counts = _sum(self._past_counts, statistics.totals())
+                self._past_sizes.update(statistics.sizes())
+                for meter in meters():
+                    self._past_busy[meter.key] += meter.busy_ns
 
     @property
     def is_attached(self) -> bool:
@@ -256,8 +243,8 @@ class ModelHistory:
 
     def executions(self) -> list[Execution]:
         """Return the batches that are kept, oldest first."""
-        for source in list(self._sources):
-            source.statistics.flush()
+        for statistics in list(self._sources):
+            statistics.flush()
         return list(self.batches)
 
     # -- internals -----------------------------------------------------------------------------------
@@ -291,20 +278,13 @@ class ModelHistory:
     def _moment(self, at_ns: int, deepest: int) -> Moment:
         """Return the counters at a moment; the lock is held."""
         counts = self._past_counts
-        sizes = dict(self._past_sizes)
-        busy = dict(self._past_busy)
-        for source in self._sources:
-            counts = _sum(counts, source.statistics.totals())
-            _add_sizes(sizes, source.statistics.sizes())
-            for meter in source.meters():
-                busy[meter.key] = busy.get(meter.key, 0) + meter.busy_until(at_ns)
-        return Moment(
-            at_ns, deepest, counts[0], counts[1], counts[2], counts[3], counts[4], counts[5],
-            sizes, busy,
-        )  # fmt: skip
-
-    def _keep_busy(self, meter: Meter) -> None:
-        self._past_busy[meter.key] = self._past_busy.get(meter.key, 0) + meter.busy_ns
+        sizes, busy = self._past_sizes.copy(), self._past_busy.copy()
+        for statistics, meters in self._sources.items():
+            counts = _sum(counts, statistics.totals())
+            sizes.update(statistics.sizes())
+            for meter in meters():
+                busy[meter.key] += meter.busy_until(at_ns)
+        return Moment(at_ns, deepest, *counts, dict(sizes), dict(busy))
 
 
 _Counts = tuple[int, int, int, int, int, int]
@@ -315,11 +295,6 @@ def _sum(one: _Counts, other: _Counts) -> _Counts:
         one[0] + other[0], one[1] + other[1], one[2] + other[2],
         one[3] + other[3], one[4] + other[4], one[5] + other[5],
     )  # fmt: skip
-
-
-def _add_sizes(total: dict[int, int], sizes: dict[int, int]) -> None:
-    for size, count in sizes.items():
-        total[size] = total.get(size, 0) + count
 
 
 class Recorder:
@@ -343,8 +318,7 @@ class Recorder:
             if found is None:
                 if len(self._histories) >= _MODELS:
                     self._drop_oldest()
-                found = ModelHistory(name, version, self.capacity)
-                self._histories[name, version] = found
+                found = self._histories[name, version] = ModelHistory(name, version, self.capacity)
             return found
 
     def find(self, name: str = "", version: int = -1) -> list[ModelHistory]:
@@ -355,7 +329,7 @@ class Recorder:
                 for key, history in self._histories.items()
                 if name in ("", key[0]) and version in (-1, key[1])
             ]
-        return sorted(found, key=_order)
+        return sorted(found, key=attrgetter("name", "version"))
 
     def forget(self, name: str) -> None:
         """Drop the history of a model."""
@@ -368,7 +342,3 @@ class Recorder:
             if not history.is_attached:
                 del self._histories[key]
                 return
-
-
-def _order(history: ModelHistory) -> tuple[str, int]:
-    return history.name, history.version

@@ -31,7 +31,7 @@ from nbtriton.runtime.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
 from nbtriton.runtime.engine.core.threads import EngineThread, engine_thread
 from nbtriton.runtime.engine.core.warmup import warm_up
-from nbtriton.runtime.engine.interrupts import INTERRUPTS, wait_in_slices
+from nbtriton.runtime.interrupts import INTERRUPTS, wait_in_slices
 from nbtriton.runtime.workers.supervisor import (
     RestartPolicy,
     RestartState,

@@ -12,7 +12,7 @@ from nbtriton.model.config import InstancePlan, ModelConfig
 from nbtriton.runtime.engine.core.instance import Instance, InstanceOwner
 from nbtriton.runtime.engine.core.limiter import Limiter
 from nbtriton.runtime.engine.core.request import InferenceRequest
-from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import interrupts_deferred
 
 
 class UpdatableRuntime(InstanceOwner):

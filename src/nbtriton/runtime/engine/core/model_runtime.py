@@ -81,7 +81,7 @@ from nbtriton.runtime.engine.core.snapshot import ModelSnapshot
 from nbtriton.runtime.engine.core.threads import Finalizer, SchedulerThread
 from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
 from nbtriton.runtime.engine.diagnostics.interpreter import InterpreterProbe
-from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.scheduling import (
     Batcher,
     Decision,

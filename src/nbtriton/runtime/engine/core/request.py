@@ -26,7 +26,7 @@ from nbtriton.runtime.engine.core.future import InferenceFuture
 from nbtriton.runtime.engine.core.history import ModelHistory, RequestEntry
 from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
 from nbtriton.runtime.engine.diagnostics.tracing import Trace
-from nbtriton.runtime.engine.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.scheduling import SEQUENCE_START, Ticket, TicketState
 
 _log = logging.getLogger("nbtriton.runtime.engine")

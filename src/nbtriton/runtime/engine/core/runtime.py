@@ -37,7 +37,7 @@ from nbtriton.model.tensors import (
 )
 from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.execution import Completion, InlineCompletion, Statistics, now_ns
-from nbtriton.runtime.engine.core.faults import Claim, Faults
+from nbtriton.runtime.engine.core.faults import Claim, Faults, fits
 from nbtriton.runtime.engine.core.history import Meter, ModelHistory
 from nbtriton.runtime.engine.core.request import InferenceRequest, RequestOwner
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
@@ -186,17 +186,20 @@ class _InputRule:
 
     def matches(self, shape: tuple[int, ...]) -> bool:
         """True if a shape without batch dimension fits ``dims``."""
-        if self.fixed:
-            return shape == self.dims
-        return len(shape) == len(self.dims) and all(
-            want in (-1, found) for want, found in zip(self.dims, shape, strict=True)
-        )
+        return shape == self.dims if self.fixed else fits(shape, self.dims)
 
     def reshaped(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape that the model sees: each -1 takes the next variable dimension (A12)."""
         assert self.reshape is not None
-        variable = iter(n for want, n in zip(self.dims, shape, strict=True) if want == -1)
-        return tuple(next(variable) if want == -1 else want for want in self.reshape)
+        return _filled(self.reshape, self.dims, shape)
+
+
+def _filled(
+    wanted: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return a shape in which each -1 is the next size that another shape has for a -1 of its dims."""
+    variable = iter([n for want, n in zip(dims, shape, strict=False) if want == -1])
+    return tuple([next(variable) if want == -1 else want for want in wanted])
 
 
 class ModelSignature:
@@ -414,8 +417,7 @@ class ModelSignature:
             item = array.shape[len(batch) :]
             if len(item) < len(made):
                 continue
-            variable = iter(n for want, n in zip(made, item, strict=False) if want == -1)
-            shape = (*batch, *(next(variable) if want == -1 else want for want in dims))
+            shape = (*batch, *_filled(dims, made, item))
             if math.prod(shape) == math.prod(array.shape):
                 shaped[name] = array.reshape(shape)
         return shaped

@@ -241,6 +241,20 @@ def _zeros(value: Array) -> Array:
     return np.full_like(value, b"") if value.dtype == object else np.zeros_like(value)
 
 
+def check_file(directory: Path | None, name: str) -> Path:
+    """Return the path of a file of a model's directory.
+
+    Raises
+    ------
+    InternalError
+        It does not exist, with Triton's text.
+    """
+    path = Path(directory or "") / name
+    if directory is None or not path.is_file():
+        raise InternalError(f"failed to open text file for read {path}: No such file or directory")
+    return path
+
+
 def _initial_state(state: Any, batching: bool, directory: Path | None) -> Array:
     """Return a sequence's first state (I2 to I4).
 
@@ -256,10 +270,7 @@ def _initial_state(state: Any, batching: bool, directory: Path | None) -> Array:
         if datatype == "BYTES":
             return np.full(shape, b"", dtype=object)
         return np.zeros(shape, numpy_dtype(datatype))
-    path = Path(directory or "") / "initial_state" / initial.data_file
-    if directory is None or not path.is_file():
-        raise InternalError(f"failed to open text file for read {path}: No such file or directory")
-    content = path.read_bytes()
+    content = check_file(directory, f"initial_state/{initial.data_file}").read_bytes()
     count = int(np.prod(shape))
     if datatype == "BYTES":
         return deserialize_bytes(content)[:count].reshape(shape)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.forking import after_fork
 from nbtriton.runtime.engine.core.execution import BatchCompletion
-from nbtriton.runtime.engine.interrupts import wait_in_slices
+from nbtriton.runtime.interrupts import wait_in_slices
 
 
 class EngineThread:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,8 @@ from nbtriton.model.config import ModelConfig, enum_name, plan_instances
 from nbtriton.model.tensors import Array, deserialize_bytes, numpy_dtype, to_protocol
 from nbtriton.runtime.engine.core.execution import Execution
 from nbtriton.runtime.engine.core.request import InferenceRequest
-from nbtriton.runtime.engine.core.runtime import ModelSignature
-
-if TYPE_CHECKING:
-    from nbtriton.runtime.engine.core.runtime import Runtime
-
+from nbtriton.runtime.engine.core.runtime import ModelSignature, Runtime
+from nbtriton.runtime.engine.core.sequence_tensors import check_file
 
 _log = logging.getLogger("nbtriton.warmup")
 
@@ -196,10 +193,7 @@ def _data(signature: ModelSignature, directory: Path | None, name: str, spec: An
 def _from_file(
     directory: Path | None, filename: str, datatype: str, shape: tuple[int, ...]
 ) -> Array:
-    path = Path(directory or "") / "warmup" / filename
-    if directory is None or not path.is_file():
-        raise InternalError(f"failed to open text file for read {path}: No such file or directory")
-    content = path.read_bytes()
+    content = check_file(directory, f"warmup/{filename}").read_bytes()
     if datatype == "BYTES":
         return deserialize_bytes(content).reshape(shape)
     dtype = numpy_dtype(datatype)

@@ -24,7 +24,7 @@ from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.forking import after_fork
 from nbtriton.common.errors import TritonError, UnavailableError
 from nbtriton.runtime.engine.core.threads import blocked_here
-from nbtriton.runtime.engine.interrupts import interrupts_allowed, wait_in_slices
+from nbtriton.runtime.interrupts import interrupts_allowed, wait_in_slices
 
 # Long enough for a slow call to be answered or to move, short enough for a person.
 _PATIENCE_S = 1.0

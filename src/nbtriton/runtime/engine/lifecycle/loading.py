@@ -10,7 +10,6 @@ from nbtriton.backends import BackendSettings, backend_for, check_runtime, find_
 from nbtriton.backends.base import WAY_OUT, Backend, ModelContext
 from nbtriton.common.errors import (
     ConfigError,
-    InternalError,
     InvalidArgumentError,
     LoadError,
     NotFoundError,
@@ -34,6 +33,7 @@ from nbtriton.model.config import (
 )
 from nbtriton.runtime.engine.core.custom_batching import check_library
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
+from nbtriton.runtime.engine.core.sequence_tensors import check_file
 from nbtriton.runtime.engine.core.warmup import check_samples
 from nbtriton.runtime.engine.lifecycle.isolation import isolated
 from nbtriton.runtime.workers.environment import Environments
@@ -263,12 +263,8 @@ def _check_files(config: ModelConfig, directory: Path | None) -> None:
     for state in config.sequence_batching.state:
         named += [f"initial_state/{one.data_file}" for one in state.initial_state
                   if one.WhichOneof("state_data") == "data_file"]  # fmt: skip
-    for name in named:
-        path = directory / name
-        if name and not path.is_file():
-            raise InternalError(
-                f"failed to open text file for read {path}: No such file or directory"
-            )
+    for name in filter(None, named):
+        check_file(directory, name)
 
 
 def model_directory(source: object) -> Path | None:

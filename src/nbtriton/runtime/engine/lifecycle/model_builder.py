@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nbtriton.backends import BackendSettings, find_backend
 from nbtriton.backends.base import WAY_OUT, ModelContext, ServerHandle
@@ -78,6 +78,15 @@ def take_instances(config: ModelConfig, of: ModelConfig) -> None:
         config.version_policy.CopyFrom(of.version_policy)
 
 
+# The parts that a change of options makes anew: by which options, and how.
+_PARTS: Final[Mapping[str, tuple[Sequence[str], Callable[[ServerOptions], Any]]]] = {
+    "cache": (["cache_bytes"], ServerOptions.make_cache),
+    "limiter": (["rate_limit", "rate_limit_resources"], ServerOptions.make_limiter),
+    "recorder": (["recorder"], ServerOptions.make_recorder),
+    "devices": (["gpus"], ServerOptions.make_devices),
+}
+
+
 @dataclass(slots=True, frozen=True)
 class ModelBuilder:
     """Makes versions of models; `changed` gives the builder for other options.
@@ -124,26 +133,23 @@ class ModelBuilder:
         options: ServerOptions,
     ) -> ModelBuilder:
         """Return the builder of a new server."""
-        made = options.make_cache(), options.make_limiter(), options.make_recorder()
+        made = {part: make(options) for part, (_, make) in _PARTS.items()}
         workers = options.worker_options(None)
         start_early(options.isolation)
-        devices = options.make_devices()
-        return cls(registry, server, thread, options, *made, Environments(), workers, devices)
+        return cls(
+            registry, server, thread, options, environments=Environments(), workers=workers, **made
+        )
 
     def changed(self, options: ServerOptions) -> ModelBuilder:
         """Return the builder for other options; cache, limiter and recorder stay where theirs are the same."""
-        changes: dict[str, Any] = {"options": options}
-        if options.cache_bytes != self.options.cache_bytes:
-            changes["cache"] = options.make_cache()
-        if options.limits != self.options.limits:
-            changes["limiter"] = options.make_limiter()
-        if options.recorder != self.options.recorder:
-            changes["recorder"] = options.make_recorder()
-        if options.gpus != self.options.gpus:
-            changes["devices"] = options.make_devices()
-        changes["workers"] = options.worker_options(self.workers.budget)
+        made = {
+            part: make(options)
+            for part, (names, make) in _PARTS.items()
+            if any(options.values[name] != self.options.values[name] for name in names)
+        }
+        workers = options.worker_options(self.workers.budget)
         start_early(options.isolation)
-        return replace(self, **changes)
+        return replace(self, options=options, workers=workers, **made)
 
     @property
     def settings(self) -> BackendSettings:

@@ -41,7 +41,6 @@ from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import SchedulerThread, starting_here
-from nbtriton.runtime.engine.interrupts import interrupts_deferred
 from nbtriton.runtime.engine.lifecycle.closing import STOPPING, drop, end
 from nbtriton.runtime.engine.lifecycle.loading import changes_only_instances
 from nbtriton.runtime.engine.lifecycle.model_builder import (
@@ -50,6 +49,7 @@ from nbtriton.runtime.engine.lifecycle.model_builder import (
     take_instances,
 )
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.runtime.interrupts import interrupts_deferred
 
 
 def model_name(config: ModelConfig, name: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 from nbtriton.backends.devices.device_set import DeviceSet, checked_gpus
@@ -58,11 +58,6 @@ class ServerOptions:
     def __repr__(self) -> str:
         return f"ServerOptions({', '.join(f'{name}={value!r}' for name, value in self.values.items())})"
 
-    @property
-    def limits(self) -> tuple[str, Sequence[str]]:
-        """The options of the rate limiter."""
-        return self.rate_limit, self.rate_limit_resources
-
     def changed(self, **changes: Unpack[ServerSettings]) -> ServerOptions:
         """Return these options with others in place of those that are named.
 
@@ -85,19 +80,17 @@ class ServerOptions:
 
     def make_recorder(self) -> Recorder | None:
         """Return an empty recorder of this size, None where it is off."""
-        return Recorder(int(self.recorder)) if self.recorder else None
+        return Recorder(self.recorder) if self.recorder else None
 
     def worker_options(self, budget: ThreadBudget | None) -> WorkerOptions:
         """Return the options of workers; they share a budget of threads, by default a new one."""
-        policies = {
-            name: HostPolicy.of(name, values) for name, values in (self.host_policies or {}).items()
-        }
+        policies = {name: HostPolicy.of(name, one) for name, one in self.host_policies.items()}
         budget = budget or ThreadBudget(usable_cores())
         return WorkerOptions(self.worker_timeout_s, policies, budget, ray_address(self.ray))
 
     def make_devices(self) -> DeviceSet:
         """Return the GPUs that models may use."""
-        return DeviceSet(checked_gpus(self.gpus))
+        return DeviceSet(self.gpus)
 
     def make_limiter(self) -> Limiter | None:
         """Return a rate limiter with these resources, None where rates are not limited."""
