@@ -25,7 +25,7 @@ SEEN = {
     "runtime.engine.core.future.InferenceFuture",
     "runtime.engine.core.history.ModelHistory",
     "runtime.engine.core.instance.Instance",
-    "runtime.engine.core.limiter.Limiter",
+    "runtime.engine.core.instance_set.Limiter",
     "runtime.engine.core.model_runtime.ModelRuntime",
     "runtime.engine.core.request.InferenceRequest",
     "runtime.engine.core.sequence_tensors.SequenceTensors",

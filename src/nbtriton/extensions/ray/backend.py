@@ -14,7 +14,7 @@ from nbtriton.model.config import INSTANCE_RESOURCES, ModelConfig, numbers_param
 from nbtriton.model.config.parameters import text_parameter
 from nbtriton.runtime.workers.backend import WorkerBackend
 from nbtriton.runtime.workers.core.connection import Connection
-from nbtriton.runtime.workers.resources import HostPolicy, Limits, ThreadBudget
+from nbtriton.runtime.workers.resources import Limits, ThreadBudget
 
 RUNTIME_ENV = "INSTANCE_RUNTIME_ENV"
 
@@ -31,8 +31,7 @@ class RayBackend(WorkerBackend):
     def _limits(self, context: InstanceContext) -> Limits:
         """Return as many threads as the actor has processors."""
         cores = max(1, math.floor(actor_options(context.model.config)["num_cpus"]))
-        budget = ThreadBudget(cores)
-        return Limits(HostPolicy(), budget.join(cores), budget)
+        return ThreadBudget(cores).join(cores)
 
 
 def actor_options(config: ModelConfig) -> dict[str, Any]:

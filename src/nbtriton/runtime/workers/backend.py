@@ -354,7 +354,7 @@ def describe_instance(
     bounds = {
         "cores": sorted(policy.cores),
         "numa_node": policy.numa_node,
-        "threads": limits.share.threads,
+        "threads": limits.threads,
     }
     return {**model, "instance": instance, "limits": bounds}
 

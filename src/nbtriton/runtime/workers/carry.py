@@ -17,9 +17,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, GeneratorType, ModuleType, TracebackType
+from types import CodeType, FunctionType, GeneratorType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from nbtriton.common.errors import UnsupportedError, cell_names
@@ -194,27 +194,19 @@ class _Use(NamedTuple):
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The innermost variable that cannot be serialized, with the reason."""
-
-    use: _Use
-    error: Exception
-
-
 def _refused(source: object, error: Exception) -> UnsupportedError:
     found = _find(source, set())
     if found is None:
         name = getattr(source, "__name__", None) or type(source).__name__
         what, place = f"'{name}'", ""
     else:
-        use, error = found.use, found.error
+        use, error = found
         what = f"'{use.name}'"
         place = cell_names(f', used in File "{use.file}", line {use.line}') if use.line else ""
         place = place.replace("File ", "", 1)
     if isinstance(error, _LiveError):
         kind, hint = error.args
-        direct = found is None or _is_live(found.use.value)
+        direct = found is None or _is_live(use.value)
         words = f"it is {kind}" if direct else f"it holds {kind}"
     else:
         words, hint = f"{type(error).__name__}: {error}", _MODEL_HINT
@@ -229,8 +221,8 @@ def _is_live(value: object) -> bool:
     return False
 
 
-def _find(thing: object, seen: set[int]) -> _Found | None:
-    """Return the innermost variable that the code of a class or function uses and that fails."""
+def _find(thing: object, seen: set[int]) -> tuple[_Use, Exception] | None:
+    """Return the innermost variable that the code of a class or function uses and that fails, and why."""
     seen.add(id(thing))
     for use in _uses(thing):
         if id(use.value) in seen:
@@ -238,10 +230,8 @@ def _find(thing: object, seen: set[int]) -> _Found | None:
         try:
             _dumps(use.value)
         except Exception as error:
-            inner = None
-            if isinstance(use.value, type | FunctionType):
-                inner = _find(use.value, seen)
-            return inner or _Found(use, error)
+            inner = _find(use.value, seen) if isinstance(use.value, type | FunctionType) else None
+            return inner or (use, error)
     return None
 
 
@@ -268,9 +258,8 @@ def _uses_of_function(function: FunctionType) -> Iterator[_Use]:
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     for name, place, line in _loads(code):
         if name in cells:
-            with_value = _cell_value(cells[name])
-            if with_value:
-                yield _Use(name, with_value[0], place, line)
+            with suppress(ValueError):  # not assigned yet
+                yield _Use(name, cells[name].cell_contents, place, line)
         elif name in function.__globals__:
             value = function.__globals__[name]
             if not isinstance(value, ModuleType):
@@ -279,13 +268,6 @@ def _uses_of_function(function: FunctionType) -> Iterator[_Use]:
         yield _Use(
             f"a default of {function.__name__}", value, code.co_filename, code.co_firstlineno
         )
-
-
-def _cell_value(cell: CellType) -> tuple[Any, ...]:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # not assigned yet
-        return ()
 
 
 def _loads(code: CodeType) -> Iterator[tuple[str, str, int]]:

@@ -98,6 +98,9 @@ class HostPolicy:
         )
 
 
+_NO_POLICY: Final = HostPolicy()
+
+
 def parse_cores(text: str) -> frozenset[int]:
     """Read ``cpu-cores``: ranges such as ``0-3`` or ``0-1,4-5``, both ends included.
 
@@ -131,23 +134,47 @@ def _number(setting: str, text: str) -> int:
     return int(text)
 
 
-class ThreadShare:
-    """The threads that the libraries of one worker may use.
+class Limits:
+    """The limits of one worker.
 
     Attributes
     ----------
+    budget : ThreadBudget
+        Of which it has a share.
+    policy : HostPolicy
+        Of the instance; an empty one if the server has none of its name.
     threads : int
-        Changes with the number of workers; read before each execution.
+        The threads that its libraries may use: changes with the number of workers; read before each execution.
     fixed : int
         The number in the model's configuration; 0 for a share of the cores.
     """
 
-    __slots__ = ("fixed", "most", "threads")
+    __slots__ = ("budget", "fixed", "most", "policy", "threads")
 
-    def __init__(self, fixed: int, most: int) -> None:
+    def __init__(self, budget: ThreadBudget, policy: HostPolicy, fixed: int, most: int) -> None:
+        self.budget = budget
+        self.policy = policy
         self.fixed = fixed
         self.most = most
         self.threads = fixed
+
+    @classmethod
+    def of(cls, context: InstanceContext, options: WorkerOptions) -> Limits:
+        """Return the limits of a new worker; the caller releases them.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An invalid number of threads in the model's configuration.
+        """
+        policy = options.policies.get(context.host_policy, _NO_POLICY)
+        bounds = [count for count in (len(policy.cores), kernel_threads()) if count]
+        fixed = fixed_threads(context.model.config)
+        return options.budget.join(fixed, min(bounds, default=0), policy)
+
+    def release(self) -> None:
+        """Release the threads for other workers."""
+        self.budget.leave(self)
 
 
 class ThreadBudget:
@@ -163,10 +190,10 @@ class ThreadBudget:
     def __init__(self, cores: int) -> None:
         self.cores = cores
         self._lock = threading.Lock()
-        self._shares: list[ThreadShare] = []
+        self._shares: list[Limits] = []
 
-    def join(self, fixed: int = 0, most: int = 0) -> ThreadShare:
-        """Return the share of a new worker, and reduce the others'.
+    def join(self, fixed: int = 0, most: int = 0, policy: HostPolicy = _NO_POLICY) -> Limits:
+        """Return the limits of a new worker, and reduce the others' shares.
 
         Parameters
         ----------
@@ -174,14 +201,16 @@ class ThreadBudget:
             The number in its model's configuration; 0 for none.
         most : int
             The number of cores that it is bound to; 0 for all.
+        policy : HostPolicy
+            Of its instance.
         """
-        share = ThreadShare(fixed, most or self.cores)
+        share = Limits(self, policy, fixed, most or self.cores)
         with self._lock:
             self._shares.append(share)
             self._divide()
         return share
 
-    def leave(self, share: ThreadShare) -> None:
+    def leave(self, share: Limits) -> None:
         """Release a share, and increase the others'."""
         with self._lock:
             if share in self._shares:
@@ -239,40 +268,3 @@ class WorkerOptions:
     policies: Mapping[str, HostPolicy] = field(default_factory=dict)
     budget: ThreadBudget = field(default_factory=lambda: ThreadBudget(usable_cores()))
     ray: str = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of one worker.
-
-    Parameters
-    ----------
-    policy : HostPolicy
-        Of the instance; an empty one if the server has none of its name.
-    share : ThreadShare
-        Its threads; they change with the number of workers.
-    budget : ThreadBudget
-        The owner of the share.
-    """
-
-    policy: HostPolicy
-    share: ThreadShare
-    budget: ThreadBudget
-
-    @classmethod
-    def of(cls, context: InstanceContext, options: WorkerOptions) -> Limits:
-        """Return the limits of a new worker; the caller releases them.
-
-        Raises
-        ------
-        InvalidArgumentError
-            An invalid number of threads in the model's configuration.
-        """
-        policy = options.policies.get(context.host_policy, HostPolicy())
-        bounds = [count for count in (len(policy.cores), kernel_threads()) if count]
-        share = options.budget.join(fixed_threads(context.model.config), min(bounds, default=0))
-        return cls(policy, share, options.budget)
-
-    def release(self) -> None:
-        """Release the threads for other workers."""
-        self.budget.leave(self.share)

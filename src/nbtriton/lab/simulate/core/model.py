@@ -35,7 +35,7 @@ _LONG_NS: Final = 500_000
 
 
 class Limiter:
-    """The rate limiter of a server, as `engine.core.limiter` drives it (R1 to R9)."""
+    """The rate limiter of a server, as `engine.core.instance_set` drives it (R1 to R9)."""
 
     __slots__ = ("_staged", "limiter")
 

@@ -600,27 +600,6 @@ class Statistics:
         self.batches: deque[Execution] | None = None
 
     @property
-    def inference_count(self) -> int:
-        """Inferences, that is rows of batches, that succeeded."""
-        with self._lock:
-            self._flush()
-            return self._inferences
-
-    @property
-    def execution_count(self) -> int:
-        """Calls of execute that reached the model."""
-        with self._lock:
-            self._flush()
-            return self._executions
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Numbers of requests by field of Triton's inference statistics."""
-        with self._lock:
-            self._flush()
-            return self._counts()
-
-    @property
     def ns(self) -> dict[str, int]:
         """Nanoseconds by field of Triton's inference statistics."""
         with self._lock:

@@ -66,8 +66,12 @@ from nbtriton.runtime.engine.core.custom_batching import CustomBatching
 from nbtriton.runtime.engine.core.execution import Completion, InlineCompletion, now_ns
 from nbtriton.runtime.engine.core.history import Meter
 from nbtriton.runtime.engine.core.instance import Instance, lost_text
-from nbtriton.runtime.engine.core.instance_set import InstanceSet, InstanceUpdate, UpdatableRuntime
-from nbtriton.runtime.engine.core.limiter import Limiter
+from nbtriton.runtime.engine.core.instance_set import (
+    InstanceSet,
+    InstanceUpdate,
+    Limiter,
+    UpdatableRuntime,
+)
 from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.runtime.engine.core.responding import InOrder
 from nbtriton.runtime.engine.core.runtime import Mailbox, summary_of

@@ -772,14 +772,13 @@ class Runtime(RequestOwner):
     ) -> ModelSnapshot:
         """Return a snapshot with the counts of the statistics."""
         statistics = self.statistics
-        counts, ns = statistics.counts, statistics.ns  # each adds up the noted executions
+        success, fail, inferences, executions, queue_ns, _ = statistics.totals()
+        ns = statistics.ns
         return ModelSnapshot(
             self.name, self.version, state, reason, platform, self.signature.max_batch_size,
             queued, executing, instances,
-            statistics.inference_count, statistics.execution_count, counts["success"],
-            counts["fail"], ns["success"], ns["queue"],
-            ns["compute_input"], ns["compute_infer"], ns["compute_output"],
-            statistics.sizes(),
+            inferences, executions, success, fail, ns["success"], queue_ns,
+            ns["compute_input"], ns["compute_infer"], ns["compute_output"], statistics.sizes(),
         )  # fmt: skip
 
 

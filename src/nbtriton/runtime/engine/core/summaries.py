@@ -108,12 +108,7 @@ class LatencySummaries:
     __slots__ = ("of",)
 
     def __init__(self, *, cached: bool) -> None:
-        stages = [
-            s for s in STAGES if not s.startswith("cache") and not (cached and s == "request")
-        ]
-        self.of = {
-            s: Summary() for s in (*stages, *(("cache_hit", "cache_miss") if cached else ()))
-        }
+        self.of = {stage: Summary() for stage in (STAGES[1:] if cached else STAGES[:5])}
 
     def record_execution(
         self, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int

@@ -27,7 +27,7 @@ from nbtriton.runtime.engine.core.dispatch import (
 )
 from nbtriton.runtime.engine.core.execution import Execution, RequestDetail, Statistics
 from nbtriton.runtime.engine.core.history import ModelHistory, Recorder, RequestEntry
-from nbtriton.runtime.engine.core.limiter import Limiter
+from nbtriton.runtime.engine.core.instance_set import Limiter
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.runtime.engine.core.runtime import ModelSignature, Runtime

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -106,29 +107,19 @@ def complete_model(
         context = ModelContext(
             config.name, version, config, source, model_directory(source), None, example, of_backend
         )
-        try:
+        with _failing(backend, config, source, version, passing=(ConfigError,)):
             config = _named(backend.complete_config(context), backend)
-        except ConfigError:
-            raise
-        except TritonError as error:
-            raise load_failure(
-                config.name, version, _with_way_out(error, backend, source, config)
-            ) from error
         validate(config)
     validate_io(config)
     config = resolve_instances(config, backend, gpus)
     validate_load(config)
-    try:
+    with _failing(backend, config, source, version):
         check_library(config)
         _check_files(config, model_directory(source))
         context = ModelContext(
             config.name, version, config, source, model_directory(source), settings=of_backend
         )
         backend.check(context)
-    except TritonError as error:
-        raise load_failure(
-            config.name, version, _with_way_out(error, backend, source, config)
-        ) from error
     return backend, config
 
 
@@ -235,13 +226,17 @@ def _backend(
     return (stand_in_for(named.backend, named.platform, reason) if reason else found)()
 
 
-def _with_way_out(
-    error: TritonError, backend: Backend, source: object, config: ModelConfig
-) -> TritonError:
-    """Return the error of a model that a stand-in could study, with that advice."""
-    if backend.missing(source, config):
-        error.hint = f"{error.hint}; {WAY_OUT}" if error.hint else WAY_OUT
-    return error
+@contextmanager
+def _failing(backend: Backend, config: ModelConfig, source: object, version: int) -> Iterator[None]:
+    """Raise errors as those of the load, with advice for a model that a stand-in could study."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except TritonError as error:
+        if backend.missing(source, config):
+            error.hint = f"{error.hint}; {WAY_OUT}" if error.hint else WAY_OUT
+        raise load_failure(config.name, version, error) from error
 
 
 def _named(config: ModelConfig, backend: Backend) -> ModelConfig:

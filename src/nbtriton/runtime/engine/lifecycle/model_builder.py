@@ -25,8 +25,7 @@ from nbtriton.runtime.engine.core.custom_batching import find_strategy
 from nbtriton.runtime.engine.core.dispatch import Registry
 from nbtriton.runtime.engine.core.ensemble_runtime import EnsembleRuntime
 from nbtriton.runtime.engine.core.history import Recorder
-from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
-from nbtriton.runtime.engine.core.limiter import Limiter
+from nbtriton.runtime.engine.core.instance_set import InstanceUpdate, Limiter
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.summaries import LatencySummaries

@@ -10,7 +10,7 @@ from nbtriton.options.server import SERVER, ServerSettings, ray_address
 from nbtriton.options.table import Option, read_settings
 from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.history import Recorder
-from nbtriton.runtime.engine.core.limiter import Limiter
+from nbtriton.runtime.engine.core.instance_set import Limiter
 from nbtriton.runtime.engine.core.scheduler_settings import parse_resources
 from nbtriton.runtime.workers.resources import HostPolicy, ThreadBudget, WorkerOptions, usable_cores
 

@@ -55,6 +55,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from time import monotonic, monotonic_ns
 from typing import Any
 
@@ -68,9 +69,9 @@ from nbtriton.runtime.interrupts import (
 )
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.calls import ServerCalls
-from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, is_shared
+from nbtriton.runtime.workers.core.channel import ChannelClosed
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_requests
-from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
+from nbtriton.runtime.workers.core.memory import ConnectionEnd
 from nbtriton.runtime.workers.core.packing import Packer
 from nbtriton.runtime.workers.process import Peer
 from nbtriton.runtime.workers.protocol import decode_error
@@ -95,7 +96,7 @@ def unhealthy(name: str, cause: str) -> InternalError:
     )
 
 
-class Connection:
+class Connection(ConnectionEnd):
     """One worker process, from its start to its end.
 
     One thread at a time sends a question and waits for the reply. The connection's own thread reads the
@@ -122,26 +123,21 @@ class Connection:
         model: str = "",
         timeout_s: float | None = None,
     ) -> None:
+        super().__init__(process.execute, process.calls)
         self.name = name
         self.process = process
         self._timeout_s = timeout_s
         self._on_lost: Callable[[str], object] | None = None
         self._losing = threading.Lock()
         self._cause = ""  # the reason of its end, or of its kill
-        self._lane = Channel(process.execute)
-        shared = is_shared(process.calls)
-        self._channel = Channel(process.calls, descriptors=shared)
         self._poll = select.poll()
         self._poll.register(self._lane.fileno(), select.POLLIN)
         self._printed = select.poll()
         for output in process.outputs:
             self._printed.register(output.reader, select.POLLIN)
-        self._heap = Outgoing(self._announce, self._drop, shared=shared)
         # Added to the worker's times: another machine has another clock.
         self._clock_ns = 0
-        self._incoming = Incoming()
-        self._calls = ServerCalls(server, self._channel, self._heap, self._open, self._request)
-        self._server = server
+        self._calls = ServerCalls(server, self._channel, self.heap, self._open, self._request)
         self._main = threading.main_thread().ident
         self._dialogues = itertools.count(1)
         # The requests of the worker's execution, and those it may answer later; None for answered ones.
@@ -154,7 +150,7 @@ class Connection:
         self._threads = 0
         self._handled = 0  # messages on the channel of calls
         self._progress = threading.Condition()
-        self._ready: dict[int, tuple[threading.Event, list[bool]]] = {}
+        self._ready: dict[int, SimpleQueue[bool]] = {}
         self._closing = False
         self._reported = False
         self._calling = False  # the executing thread runs a call of the worker
@@ -171,7 +167,6 @@ class Connection:
     def adopt(self, name: str, server: ServerHandle | None) -> None:
         """Become the connection of an instance, after the completion of its configuration."""
         self.name = name
-        self._server = server
         self._calls.server = server
 
     def ask(self, kind: int, description: object) -> Any:
@@ -200,7 +195,7 @@ class Connection:
             try:
                 packer = Packer()
                 body = encode_requests(requests, all_outputs, packer)
-                place, behind = packer.finish(self._heap)
+                place, behind = packer.finish(self.heap)
                 levels = self._levels_now() if number & 63 == 1 else None
                 message = (
                     protocol.EXECUTE, number, body, place, self._incoming.pop_released(), levels,
@@ -283,16 +278,15 @@ class Connection:
     def ask_ready(self) -> bool:
         """Ask the model whether it is ready; False without an answer."""
         number = next(self._dialogues)
-        event, answer = threading.Event(), [False]
-        self._ready[number] = (event, answer)
+        answer: SimpleQueue[bool] = SimpleQueue()
+        self._ready[number] = answer
         try:
             self._channel.send((protocol.READY, number))
-            event.wait(_READY_S)
-        except ChannelClosed:
+            return answer.get(timeout=_READY_S)
+        except (ChannelClosed, Empty):
             return False
         finally:
             self._ready.pop(number, None)
-        return answer[0]
 
     def _converse(
         self, number: int, message: tuple[Any, ...], behind: bytes, timeout_s: float | None = None
@@ -336,9 +330,7 @@ class Connection:
                     finally:
                         self._calling = False
                     del reply, behind_it
-                    released = self._incoming.pop_released()
-                    if released:
-                        self._channel.send((protocol.RELEASED, released))
+                    self._send_released()
         except ChannelClosed:
             self._lost()
             if interrupted:
@@ -350,7 +342,7 @@ class Connection:
         """Handle the common part of every reply."""
         released, sent, metrics, seen = reply[-4:]
         if released:
-            self._heap.release(released)
+            self.heap.release(released)
         if metrics:
             self._calls.forget_metrics(*metrics)
         if sent > self._handled:  # by other threads of the worker, before this reply
@@ -365,10 +357,11 @@ class Connection:
 
     def _wait_for_coroutine(self, number: int) -> bool:
         """Wait until the worker has sent something; return True after an interrupt."""
-        if self._lane.has_more or self._server is None:
+        server = self._calls.server
+        if self._lane.has_more or server is None:
             return False
         try:
-            self._server.wait_for_coroutine(self._readable)
+            server.wait_for_coroutine(self._readable)
         except KeyboardInterrupt:
             self._interrupt(number)
             return True
@@ -406,9 +399,9 @@ class Connection:
     def _threads_now(self) -> int:
         """Return the threads of the worker's libraries if they changed for the worker; else 0."""
         limits = self.limits
-        if limits is None or limits.share.threads == self._threads:
+        if limits is None or limits.threads == self._threads:
             return 0
-        self._threads = limits.share.threads
+        self._threads = limits.threads
         return self._threads
 
     # -- the worker's other messages -----------------------------------------------------------------
@@ -420,17 +413,12 @@ class Connection:
                 message, behind = channel.receive()
                 kind = message[0]
                 try:
-                    if kind == protocol.SEGMENT:
-                        self._incoming.add(message[1], channel.pop_descriptor(), message[2])
-                    elif kind == protocol.DROP:
-                        self._incoming.drop(message[1])
-                    elif kind == protocol.RELEASED:
-                        self._heap.release(message[1])
+                    if self._handle_memory(message):
+                        pass
                     elif kind == protocol.ANSWER:
-                        event, answer = self._ready.get(message[1], (None, []))
-                        if event is not None:
-                            answer[0] = message[2]
-                            event.set()
+                        answer = self._ready.get(message[1])
+                        if answer is not None:
+                            answer.put(message[2])
                     else:
                         self._calls.handle(message, behind, channel)
                         if kind == protocol.SEND and message[4]:
@@ -441,9 +429,7 @@ class Connection:
                     _log.exception("a message of the worker of '%s'", self.name)
                 # Before the next message, which reuses its memory.
                 del message, behind
-                released = self._incoming.pop_released()
-                if released:
-                    channel.send((protocol.RELEASED, released))
+                self._send_released()
                 with self._progress:
                     self._handled += 1
                     self._progress.notify_all()
@@ -455,8 +441,8 @@ class Connection:
         with self._progress:
             self._handled = 1 << 62
             self._progress.notify_all()
-        for event, _ in list(self._ready.values()):
-            event.set()
+        for answer in list(self._ready.values()):
+            answer.put(False)
         self._lost()
         if self._calling:  # that thread executes another model, and this one may take its time
             for requests in list(self._batches.values()):
@@ -514,16 +500,3 @@ class Connection:
     def _request(self, batch: int, index: int) -> BackendRequest | None:
         requests = self._batches.get(batch) or self._late.get(batch)
         return None if requests is None else requests[index]
-
-    # -- memory ----------------------------------------------------------------------------------
-
-    def _open(self, place: Place | None, behind: memoryview) -> Any:
-        """Return the memory of a message's tensors, owned by the reader."""
-        return bytearray(behind) if place is None else self._incoming.view(place)
-
-    def _announce(self, number: int, fd: int, size: int) -> None:
-        self._channel.send((protocol.SEGMENT, number, size), fds=(fd,))
-
-    def _drop(self, number: int) -> None:
-        with suppress(ChannelClosed):
-            self._channel.send((protocol.DROP, number))

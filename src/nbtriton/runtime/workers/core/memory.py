@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import mmap
 import os
+import socket
 import sys
 import threading
 import weakref
 from bisect import insort
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+
+from nbtriton.runtime.workers import protocol
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, is_shared
 
 # Segment, offset and size of a block.
 Place = tuple[int, int, int]
@@ -232,6 +237,57 @@ class Incoming:
     def _return(self, place: Place, _: object) -> None:
         self._views.pop(place, None)
         self._released.append(place)
+
+
+class ConnectionEnd:
+    """One end of the connection between the engine's process and a worker: two channels, and their memory.
+
+    Parameters
+    ----------
+    execute, calls : socket.socket
+
+    Attributes
+    ----------
+    heap : Outgoing
+        For the tensors that this end sends.
+    """
+
+    def __init__(self, execute: socket.socket, calls: socket.socket) -> None:
+        shared = is_shared(calls)
+        self._lane = Channel(execute)
+        self._channel = Channel(calls, descriptors=shared)
+        self.heap = Outgoing(self._announce, self._drop, shared=shared)
+        self._incoming = Incoming()
+
+    def _open(self, place: Place | None, behind: memoryview) -> Any:
+        """Return the memory of a message's tensors, owned by the reader."""
+        return bytearray(behind) if place is None else self._incoming.view(place)
+
+    def _handle_memory(self, message: tuple[Any, ...]) -> bool:
+        """Handle a message about memory; return False for any other."""
+        kind = message[0]
+        if kind == protocol.SEGMENT:
+            self._incoming.add(message[1], self._channel.pop_descriptor(), message[2])
+        elif kind == protocol.DROP:
+            self._incoming.drop(message[1])
+        elif kind == protocol.RELEASED:
+            self.heap.release(message[1])
+        else:
+            return False
+        return True
+
+    def _send_released(self) -> None:
+        """Tell the other end which of its blocks are free again."""
+        released = self._incoming.pop_released()
+        if released:
+            self._channel.send((protocol.RELEASED, released))
+
+    def _announce(self, number: int, fd: int, size: int) -> None:
+        self._channel.send((protocol.SEGMENT, number, size), fds=(fd,))
+
+    def _drop(self, number: int) -> None:
+        with suppress(ChannelClosed):
+            self._channel.send((protocol.DROP, number))
 
 
 def _make_file(size: int) -> int:

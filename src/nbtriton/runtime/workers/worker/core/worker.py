@@ -22,7 +22,7 @@ from nbtriton.backends.core.executing import EXECUTING, Executing
 from nbtriton.backends.forking import after_fork
 from nbtriton.common.errors import TritonError
 from nbtriton.runtime.workers import protocol
-from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, is_shared
+from nbtriton.runtime.workers.core.channel import ChannelClosed
 from nbtriton.runtime.workers.core.codec import (
     RemoteRequest,
     decode_requests,
@@ -30,7 +30,7 @@ from nbtriton.runtime.workers.core.codec import (
     encode_response,
     encode_responses,
 )
-from nbtriton.runtime.workers.core.memory import Incoming, Outgoing, Place
+from nbtriton.runtime.workers.core.memory import ConnectionEnd
 from nbtriton.runtime.workers.core.packing import Packer
 from nbtriton.runtime.workers.protocol import decode_error, encode_error, plain
 from nbtriton.runtime.workers.worker.making import (
@@ -63,7 +63,7 @@ class _Marks(BatchTimer):
         self.infer_done_ns = infer_done_ns
 
 
-class Worker:
+class Worker(ConnectionEnd):
     """The main thread executes; another one reads the engine's other messages.
 
     Parameters
@@ -76,8 +76,6 @@ class Worker:
 
     Attributes
     ----------
-    heap : Outgoing
-        For the tensors of responses and of calls.
     iterative : bool
         The model may reschedule its requests.
     """
@@ -89,10 +87,7 @@ class Worker:
         server: Callable[[Worker], Any],
         trace: Callable[[int, int, str | None], Any],
     ) -> None:
-        self._lane = Channel(execute)
-        self._channel = Channel(calls, descriptors=is_shared(calls))
-        self.heap = Outgoing(self._announce, self._drop, shared=is_shared(execute))
-        self._incoming = Incoming()
+        super().__init__(execute, calls)
         self._main = get_ident()
         self.numbers = itertools.count(1)
         self._answers: dict[int, SimpleQueue[tuple[bool, Any]]] = {}
@@ -291,9 +286,7 @@ class Worker:
             _, _, good, value, place = answer
             if good and message[0] == protocol.CALL:
                 value = decode_response(value, self._open(place, behind_it))
-            released = self._incoming.pop_released()
-            if released:
-                self._channel.send((protocol.RELEASED, released))
+            self._send_released()
         finally:
             self._guards -= 1
         self._flush_interrupt()
@@ -338,6 +331,8 @@ class Worker:
 
     def _handle(self, message: tuple[Any, ...], behind: memoryview) -> None:
         kind = message[0]
+        if self._handle_memory(message):
+            return
         if kind == protocol.ANSWER:
             answer = self._answers.get(message[1])
             if answer is not None:
@@ -365,12 +360,6 @@ class Worker:
             threading.Thread(
                 target=self._say_ready, args=(message[1],), name="nbtriton-ready", daemon=True
             ).start()
-        elif kind == protocol.SEGMENT:
-            self._incoming.add(message[1], self._channel.pop_descriptor(), message[2])
-        elif kind == protocol.DROP:
-            self._incoming.drop(message[1])
-        elif kind == protocol.RELEASED:
-            self.heap.release(message[1])
 
     def _say_ready(self, number: int) -> None:
         instance = self._instance
@@ -380,18 +369,6 @@ class Worker:
             ready = readiness is None or bool(readiness())
         finally:
             self._channel.send((protocol.ANSWER, number, ready))
-
-    # -- memory ----------------------------------------------------------------------------------
-
-    def _open(self, place: Place | None, behind: memoryview) -> Any:
-        """Return the memory of a message's tensors, owned by the reader."""
-        return bytearray(behind) if place is None else self._incoming.view(place)
-
-    def _announce(self, number: int, fd: int, size: int) -> None:
-        self._channel.send((protocol.SEGMENT, number, size), fds=(fd,))
-
-    def _drop(self, number: int) -> None:
-        self._channel.send((protocol.DROP, number))
 
 
 def _settled(good: bool, value: Any) -> Any:
