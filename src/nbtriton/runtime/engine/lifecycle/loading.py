@@ -227,11 +227,18 @@ def _backend(
 
 
 @contextmanager
-def _failing(backend: Backend, config: ModelConfig, source: object, version: int) -> Iterator[None]:
+def _failing(
+    backend: Backend,
+    config: ModelConfig,
+    source: object,
+    version: int,
+    *,
+    passing: tuple[type[TritonError], ...] = (),
+) -> Iterator[None]:
     """Raise errors as those of the load, with advice for a model that a stand-in could study."""
     try:
         yield
-    except ConfigError:
+    except passing:
         raise
     except TritonError as error:
         if backend.missing(source, config):
