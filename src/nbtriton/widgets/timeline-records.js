@@ -71,20 +71,27 @@ function timelineRecords(model) {
     const width = (end - begin) / BINS;
     const bin = (/** @type {number} */ ms) => Math.min(BINS - 1, Math.max(0, Math.floor((ms - begin) / width)));
     const changes = new Int32Array(BINS + 1);
-    const inside = (/** @type {number} */ from, /** @type {number} */ to) => {
+    const lives = [...kept.batches.map((one) => [one.begin - one.wait, one.end]), ...kept.waits.map((one) => [one.begin, one.end])];
+    for (const [from, to] of lives) {
       changes[bin(from)] += 1;
       changes[bin(to) + 1] -= 1;
-    };
-    for (const one of kept.batches) inside(one.begin - one.wait, one.end);
-    for (const one of kept.waits) inside(one.begin, one.end);
+    }
     const found = [];
     for (let i = 0, first = 0, many = 0; i < BINS; i++) {
       many += changes[i];
       if (!many) continue;
-      if (i - first >= BINS / 5) found.push({ begin: begin + first * width, end: begin + i * width });
+      if (i - first >= BINS / 5) found.push(begin + ((first + i) / 2) * width);
       first = i + 1;
     }
-    return found;
+    // From the last end to the next begin: a bin is long beside what is in it.
+    return found.map((middle) => {
+      const pause = { begin, end };
+      for (const [from, to] of lives) {
+        if (to <= middle) pause.begin = Math.max(pause.begin, to);
+        if (from >= middle) pause.end = Math.min(pause.end, from);
+      }
+      return pause;
+    });
   };
 
   /** What is shown while it follows the newest. @returns {Stretch} */
