@@ -103,13 +103,15 @@ def test_a_lone_request_waits_for_the_queue_delay():
 
 
 @pytest.mark.medium
-def test_poisson_arrivals_wait_as_queueing_theory_says():
-    """M/D/1: the mean time in the queue is half the load's share of the free time, in executions."""
-    alone = profile({(1, 1): 1.0}, rows=0, more="")
+@pytest.mark.parametrize("times_ms", [(1.0,), (0.5,) * 50 + (1.5,) * 50], ids=["D", "G"])
+def test_poisson_arrivals_wait_as_queueing_theory_says(times_ms):
+    """M/G/1: the mean time in the queue by Pollaczek and Khinchine, whose gaps know nothing of the executions."""
+    alone = profile({(1, 1): times_ms}, rows=0, more="")
     point = only(
         whatif(alone, request_rate=700, request_distribution="poisson", request_count=15_000)
     )
-    assert point.server.queue_us == pytest.approx(0.7 / (2 * 0.3) * 1000, rel=0.1)
+    square_ms = sum(ms**2 for ms in times_ms) / len(times_ms)
+    assert point.server.queue_us == pytest.approx(0.7 * square_ms / (2 * 0.3) * 1000, rel=0.1)
     assert point.infer_per_s == pytest.approx(700, rel=0.02)
 
 

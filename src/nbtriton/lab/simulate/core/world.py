@@ -457,7 +457,8 @@ class World:
         self.calendar = Calendar()
         self.costs = costs
         self.trace: Trace | None = None
-        self.random = Random(seed)  # noqa: S311 - service times, not secrets
+        # Not the stream of the load: its gaps have the same seed, and a long one would always meet a long execution.
+        self.random = Random(f"service times {seed}")  # noqa: S311 - not secrets
         self.shared_interpreter = shared_interpreter
         self.free_ns = 0
         self.demand = 0.0
