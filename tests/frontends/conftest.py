@@ -1,4 +1,4 @@
-"""One server with all models and its endpoints, shared by a module; nothing may be left behind."""
+"""A server for each module, with the models that its `SERVED` names, and its endpoints; nothing may be left behind."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Not for the whole run: a model's own threads find their server where it is the only one.
 @pytest.fixture(scope="module")
-def server(repository: Path) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest, repository: Path) -> Iterator[Server]:
     with Server(gpus=()) as running:
-        load_all(running, repository)
+        load_all(running, repository, request.module.SERVED)
         yield running
 
 

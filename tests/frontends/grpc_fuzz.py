@@ -222,7 +222,7 @@ def fuzz_handlers(server: Server, count: int, dice: random.Random, tally: Tally)
                 if method == _INFER:
                     inference.infer(call.data, call)  # type: ignore[arg-type]
                 else:
-                    _call(methods[method], call)
+                    _call(methods[method].answer, call)
                 calls.append(call)
             stream = CollectedStream()
             taker = InferStream(inference, stream)  # type: ignore[arg-type]

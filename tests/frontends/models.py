@@ -192,8 +192,8 @@ def write_all(repository: Path) -> None:
             (folder.parent / "labels.txt").write_text("zero\none\ntwo\n")
 
 
-def load_all(server: object, repository: Path, names: tuple[str, ...] = ()) -> None:
-    """Load models of the repository into one of our servers; all of them by default."""
-    for name in names or tuple(MODELS):
+def load_all(server: object, repository: Path, names: tuple[str, ...]) -> None:
+    """Load models of the repository into one of our servers."""
+    for name in names:
         folder = repository / name
         server.load((folder / "config.pbtxt").read_text(), folder / "1" / "model.py")  # type: ignore[attr-defined]

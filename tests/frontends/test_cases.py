@@ -7,6 +7,9 @@ import json
 import pytest
 
 from tests.frontends.cases import CASES, Case, ask
+from tests.frontends.models import MODELS
+
+SERVED = tuple(MODELS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from tests.frontends.cases import CASES, Case, Seen, ask
+from tests.frontends.models import MODELS
+
+SERVED = tuple(MODELS)
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 

@@ -40,8 +40,11 @@ from nbtriton.serving.frontends.kserve.jsontext import (
 )
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
 from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS, classify, element_count, wire_bytes
+from tests.frontends.models import MODELS
 
-MEMORY = SharedMemory()
+SERVED = tuple(MODELS)
+
+LEASING = SharedMemory().lease
 DTYPES = {
     "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32,
     "UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
@@ -69,7 +72,7 @@ def test_KS20_binary_tensors_of_every_datatype(server: Server, datatype: str, pa
     array = (np.arange(5) % 2).astype(DTYPES[datatype])
     body, length = request([("IN", datatype, array)], more="x" * padding)
     call = decode_infer(
-        body, length, server.engine.inspection.signature(f"all_{datatype.lower()}"), MEMORY
+        body, length, server.engine.inspection.signature(f"all_{datatype.lower()}"), LEASING
     )
     found = call.arrays["IN"]
     assert found.flags.aligned
@@ -101,7 +104,7 @@ def test_a_tensor_behind_an_aligned_header_is_not_copied(server: Server) -> None
     for padding in range(16):
         body, length = request([("IN", "INT32", array)], more="x" * padding)
         found = decode_infer(
-            body, length, server.engine.inspection.signature("flexible"), MEMORY
+            body, length, server.engine.inspection.signature("flexible"), LEASING
         ).arrays["IN"]
         if np.frombuffer(body, np.uint8).__array_interface__["data"][0] + length & 3 == 0:
             assert np.shares_memory(found, np.frombuffer(body, np.uint8))
@@ -119,8 +122,8 @@ def test_a_template_reads_requests_as_the_codec_does(server: Server) -> None:
             id=f"request {number}",
             outputs=[{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
         )
-        found = decode_infer(body, length, signature, MEMORY, templates)
-        alone = decode_infer(body, length, signature, MEMORY)
+        found = decode_infer(body, length, signature, LEASING, templates)
+        alone = decode_infer(body, length, signature, LEASING)
         assert repr(found.options) == repr(alone.options)
         assert found.options.request_id == f"request {number}"
         assert found.outputs == alone.outputs
@@ -132,12 +135,12 @@ def test_a_template_with_another_size_of_tensors_does_not_apply(server: Server) 
     templates = JsonTemplates()
     signature = server.engine.inspection.signature("one")
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
-    decode_infer(body, length, signature, MEMORY, templates)
+    decode_infer(body, length, signature, LEASING, templates)
     for wrong in (body + b"!", body[:-1]):
         with pytest.raises(InvalidArgumentError) as caught:
-            decode_infer(wrong, length, signature, MEMORY, templates)
+            decode_infer(wrong, length, signature, LEASING, templates)
         with pytest.raises(InvalidArgumentError) as alone:
-            decode_infer(wrong, length, signature, MEMORY)
+            decode_infer(wrong, length, signature, LEASING)
         assert caught.value.message == alone.value.message
 
 
@@ -149,10 +152,12 @@ def test_the_last_id_counts_also_with_a_template(server: Server, head: str) -> N
     body, length = request([("IN", "FP32", np.ones((1, 4), np.float32))])
     body = head.encode() + body[1:]
     length += len(head) - 1
-    expected = decode_infer(body, length, server.engine.inspection.signature("one"), MEMORY).options
+    expected = decode_infer(
+        body, length, server.engine.inspection.signature("one"), LEASING
+    ).options
     for _ in range(3):
         found = decode_infer(
-            body, length, server.engine.inspection.signature("one"), MEMORY, templates
+            body, length, server.engine.inspection.signature("one"), LEASING, templates
         )
         assert repr(found.options) == repr(expected)
 
@@ -170,7 +175,7 @@ def test_numbers_in_json_are_the_nearest_ones(datatype: str, width: Literal[32, 
     def come_back(values: list[float]) -> None:
         tensor = {"name": "IN", "datatype": datatype, "shape": [len(values)], "data": values}
         body = json.dumps({"inputs": [tensor]}).encode()
-        found = decode_infer(body, len(body), signature, MEMORY).arrays["IN"]
+        found = decode_infer(body, len(body), signature, LEASING).arrays["IN"]
         assert found.tolist() == values
 
     come_back()
@@ -251,7 +256,7 @@ def test_the_head_of_a_binary_answer() -> None:
         "EMPTY": np.ones((0,), np.int8),
         "B": np.array([b"x"], dtype=object),
     }
-    answer = encode_infer(
+    parts, header_length = encode_infer(
         call, outputs, {"p": True}, model_name="m", model_version=3, batches=False,
         labels=lambda *_: (),
     )  # fmt: skip
@@ -261,8 +266,8 @@ def test_the_head_of_a_binary_answer() -> None:
         b'{"name":"EMPTY","datatype":"INT8","shape":[0],"parameters":{"binary_data_size":0}},'
         b'{"name":"B","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":5}}]}'
     )
-    assert answer.parts == [text, struct.pack("<2f", 1, 1), b"\1\0\0\0x"]
-    assert answer.header_length == len(text)
+    assert parts == [text, struct.pack("<2f", 1, 1), b"\1\0\0\0x"]
+    assert header_length == len(text)
 
 
 def test_the_order_of_outputs_is_the_models(port: int) -> None:

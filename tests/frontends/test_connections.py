@@ -23,6 +23,8 @@ from tests.frontends.models import load_all
 from tests.frontends.raw import Client, post
 from tests.until import until
 
+SERVED = ("one", "flexible", "stream", "words")
+
 INFER = "/v2/models/one/infer"
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 CONFIG = """

@@ -17,6 +17,9 @@ import numpy as np
 from nbtriton.serving.frontends import serve
 from tests.frontends.grpc_cases import CASES, Case
 from tests.frontends.grpc_support import ask, infer, stream, tensor
+from tests.frontends.models import MODELS
+
+SERVED = tuple(MODELS)
 
 _KINDS = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64} | {
     f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}") for sign in ("U", "")

@@ -16,9 +16,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.backends import RequestOptions
 from nbtriton.common.errors import InvalidArgumentError, TritonError
+from nbtriton.extensions.grpc.inference import ProtoTemplates
 from nbtriton.extensions.grpc.requests import (
     MOST_FIELDS,
-    ProtoTemplates,
     messages,
     parse,
     parse_at_once,
@@ -51,14 +51,14 @@ SIGNATURE = ModelSignature(
         """
     )
 )
-MEMORY = SharedMemory()
+LEASING = SharedMemory().lease
 
 
 def _slow(data: bytes) -> Any:
     """What protobuf and the checks say of a request."""
     request, _ = parse_at_once(messages.ModelInferRequest, data)
     version = read_version(request.model_version)
-    return request, version, read_request(request, SIGNATURE, MEMORY)
+    return request, version, read_request(request, SIGNATURE, LEASING)
 
 
 def _contents(call: Any) -> Any:
@@ -158,7 +158,7 @@ ANY = {
 def _whole(data: bytes, signature: ModelSignature, parsed_by: Any) -> Any:
     try:
         request, *contents = parsed_by(messages.ModelInferRequest, data)
-        return _contents(read_request(request, signature, MEMORY, *contents))
+        return _contents(read_request(request, signature, LEASING, *contents))
     except (TritonError, DecodeError):
         return "refused"
 
@@ -238,7 +238,7 @@ def test_a_tensor_with_too_many_strings_is_refused() -> None:
     about = _field(1, b"A") + _field(2, b"BYTES") + _field(3, varint(MOST_STRINGS + 1))
     data = _field(5, about) + _field(7, bytes(4))
     with pytest.raises(InvalidArgumentError, match=f"more than {MOST_STRINGS} elements"):
-        read_request(*parse_at_once(messages.ModelInferRequest, data)[:1], ANY["BYTES"], MEMORY)
+        read_request(*parse_at_once(messages.ModelInferRequest, data)[:1], ANY["BYTES"], LEASING)
 
 
 @pytest.mark.medium
@@ -253,7 +253,7 @@ def test_tensors_of_any_size_are_read() -> None:
             "m", [tensor("A", datatype, [len(given_)], **{field: given_})], []
         ).SerializeToString()
         request, contents = parse(messages.ModelInferRequest, data)
-        read = read_request(request, ANY[datatype], MEMORY, contents)
+        read = read_request(request, ANY[datatype], LEASING, contents)
         np.testing.assert_array_equal(read.arrays["A"], given_)
 
 

@@ -36,6 +36,8 @@ from tests.frontends.grpc_support import (
     tensor,
 )
 
+SERVED = ("one", "flexible", "sequence", "failing", "stream", "parameters")
+
 TIMEOUT_S = 60
 
 

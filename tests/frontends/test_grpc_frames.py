@@ -54,6 +54,8 @@ from tests.frontends.http2_raw import (
 from tests.seeds import SEED
 from tests.until import until
 
+SERVED = ("one", "flexible", "stream")
+
 GZIP = functools.partial(gzip.compress, mtime=0)  # the same bytes at any time
 TIMEOUT_S = 60
 ONE = infer("one").SerializeToString()

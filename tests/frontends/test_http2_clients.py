@@ -41,6 +41,8 @@ from tests.frontends.http2_raw import (
     setting,
 )
 
+SERVED = ("one", "flexible")
+
 TIMEOUT_S = 60
 METADATA = ("te: trailers", "content-type: application/grpc")
 MESSAGE = prefixed(infer("one").SerializeToString())

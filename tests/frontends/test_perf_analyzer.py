@@ -10,6 +10,8 @@ import pytest
 from nbtriton.runtime.engine import Server
 from tests.frontends.measured import measured
 
+SERVED = ("one", "flexible", "sequence", "words")
+
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
 MODES = {

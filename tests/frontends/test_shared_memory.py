@@ -22,10 +22,12 @@ from nbtriton.common.errors import (
 )
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import serve
-from nbtriton.serving.frontends.kserve.shared_memory import LongReadError, SharedMemory, ShortReads
+from nbtriton.serving.frontends.kserve.shared_memory import LongReadError, SharedMemory
 from tests.engine.support import Gate
 from tests.frontends.cases import Case, ask
 from tests.frontends.raw import Client, post
+
+SERVED = ("one", "two", "flexible", "text")
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no POSIX shared memory here")
@@ -257,10 +259,9 @@ def test_a_region_in_use_is_open_until_its_last_lease_ends(shm: Object) -> None:
 
 def test_long_reads_are_not_on_the_event_loop(memory: SharedMemory, shm: Object) -> None:
     memory.register_system("r", shm.key, 0, 100)
-    short = ShortReads(memory, 8)
-    assert len(short.lease("r", 0, 8).data()) == 8
+    assert len(memory.lease("r", 0, 8, at_once=8).data()) == 8
     with pytest.raises(LongReadError):
-        short.lease("r", 0, 9).data()
+        memory.lease("r", 0, 9, at_once=8).data()
 
 
 # -- over HTTP ---------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import serve
 from tests.frontends.models import load_all
 
+SERVED = ("one", "two", "plain", "sequence", "text", "words", "labelled")
+
 try:
     from tritonclient import http
     from tritonclient.utils import shared_memory as shm

@@ -10,11 +10,12 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InternalError, NotFoundError, UnavailableError
-from nbtriton.extensions.verify.find_server import Executable, find_server
 from nbtriton.extensions.verify.verification import (
     Checked,
     Difference,
+    Executable,
     Verification,
+    find_server,
     verify_repository,
 )
 from nbtriton.serving.clients.base import StreamResponse

@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
+from nbtriton.common.errors import UnsupportedError
+
 Kind: TypeAlias = Literal[
     "backends",
     "magics",
@@ -75,6 +77,14 @@ def load(place: str) -> Any:
     module, _, attribute = place.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found
+
+
+def find(kind: Kind, name: str, missing: str, hint: str = "") -> Any:
+    """Return the object of an entry; raises UnsupportedError with this text where there is none."""
+    place = place_of(kind, name)
+    if place is None:
+        raise UnsupportedError(missing, hint=hint)
+    return load(place)
 
 
 def working(kind: Kind) -> Iterator[tuple[str, Any]]:

@@ -44,7 +44,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "ray_serve": "nbtriton.extensions.platforms:ray_serve",
     },
     "tracers": {"opentelemetry": "nbtriton.extensions.opentelemetry:SpanExport"},
-    "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
+    "verifiers": {"tritonserver": "nbtriton.extensions.verify.verification:verifier"},
     "views": {
         "autoscale": "nbtriton.extensions.autoscale:autoscale",
         "capacity": "nbtriton.extensions.capacity:capacity",

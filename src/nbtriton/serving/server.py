@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nbtriton.backends.forking import per_process
 from nbtriton.common import entries
-from nbtriton.common.errors import LoadWarning, UnsupportedError
+from nbtriton.common.errors import LoadWarning
 from nbtriton.options.repository import COPY, EXPORT, REPOSITORY, ExportSettings, RepositorySettings
 from nbtriton.options.server import SERVER, ServerSettings
 from nbtriton.options.table import read_settings, signed
@@ -160,8 +160,16 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         )
 
         given = read_settings("an export", EXPORT, options)
-        verification = _verification(given["reference"]) if given["verify"] else None
-        platforms = {name: _platform(name) for name in ("kubernetes", "ray_serve") if given[name]}
+        verification: Callable[..., Verified] | None = None
+        if given["verify"]:
+            missing = "verify=True needs nbtriton.extensions.verify, which is not here"
+            verification = entries.find("verifiers", "tritonserver", missing)(given["reference"])
+        missing = "needs nbtriton.extensions.platforms, which is not here"
+        platforms = {
+            name: entries.find("platforms", name, f"{name} {missing}")
+            for name in ("kubernetes", "ray_serve")
+            if given[name]
+        }
         exported = export_repository(
             self, directory, models, on_progress=on_progress, **{name: given[name] for name in COPY}
         )
@@ -261,24 +269,6 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         super().close(timeout_s=timeout_s)
         for control in self._controls:
             control.clean_up()
-
-
-def _verification(reference: object) -> Callable[..., Verified]:
-    """Return what compares a repository with a real server."""
-    place = entries.place_of("verifiers", "tritonserver")
-    if place is None:
-        raise UnsupportedError("verify=True needs nbtriton.extensions.verify, which is not here")
-    found: Callable[..., Verified] = entries.load(place)(reference)
-    return found
-
-
-def _platform(name: str) -> Callable[[Path, Sequence[str], object], Mapping[str, str]]:
-    """Return what makes the files of a platform of a repository, its models and the option's value."""
-    place = entries.place_of("platforms", name)
-    if place is None:
-        raise UnsupportedError(f"{name} needs nbtriton.extensions.platforms, which is not here")
-    found: Callable[[Path, Sequence[str], object], Mapping[str, str]] = entries.load(place)
-    return found
 
 
 def _is_open(one: Endpoints) -> bool:

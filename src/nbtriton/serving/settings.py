@@ -14,8 +14,7 @@ from nbtriton.options.triton import PORT as NUMBER
 if TYPE_CHECKING:
     from nbtriton.serving.frontends.logs import LogSettings
     from nbtriton.serving.frontends.metrics import MetricsConfig
-    from nbtriton.serving.frontends.service import Control, Limits
-    from nbtriton.serving.frontends.tls import Tls
+    from nbtriton.serving.frontends.service import Control, Limits, Tls
     from nbtriton.serving.frontends.tracing import OpenTelemetry, TraceValues
 
 PORT = optional(

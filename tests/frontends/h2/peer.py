@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nbtriton.extensions.grpc.http2.connection import (
-    ConnectionTerminated,
-    Event,
-    Http2Connection,
-    Http2Limits,
-    TrailersReceived,
-)
+from nbtriton.extensions.grpc.http2.connection import Http2Connection
 from nbtriton.extensions.grpc.http2.frames import ErrorCode
 from nbtriton.extensions.grpc.http2.hpack import Decoder, Encoder, Field
-from nbtriton.extensions.grpc.http2.streams import Http2Stream
+from nbtriton.extensions.grpc.http2.streams import (
+    ConnectionTerminated,
+    Event,
+    Http2Limits,
+    Http2Stream,
+)
 from tests.frontends.http2_raw import (
     END_HEADERS,
     END_STREAM,
@@ -65,8 +64,6 @@ def request(stream: int = 1, flags: int = END_STREAM, content: bytes | None = No
 
 def ended_request(event: Event) -> Http2Stream | None:
     """Return the stream whose request ends with an event, if any."""
-    if isinstance(event, TrailersReceived):
-        return event.stream
     if isinstance(event, tuple):
         stream, _, _, end_stream = event
         return stream if end_stream else None

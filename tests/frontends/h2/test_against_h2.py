@@ -11,12 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nbtriton.extensions.grpc.http2.connection import (
-    ConnectionTerminated,
-    Event,
-    Http2Connection,
-    Http2Limits,
-)
+from nbtriton.extensions.grpc.http2.connection import Http2Connection
+from nbtriton.extensions.grpc.http2.streams import ConnectionTerminated, Event, Http2Limits
 from tests.frontends.h2.peer import REQUEST, RESPONSE, TRAILERS, block, ended_request
 from tests.frontends.http2_raw import PREFACE, SETTINGS, frame
 

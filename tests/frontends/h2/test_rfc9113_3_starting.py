@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.extensions.grpc.http2.connection import ConnectionTerminated
 from nbtriton.extensions.grpc.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.streams import ConnectionTerminated
 from tests.frontends.h2.peer import Peer, request
 from tests.frontends.http2_raw import PREFACE, SETTINGS, WINDOW_UPDATE, frame
 

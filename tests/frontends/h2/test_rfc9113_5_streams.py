@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from nbtriton.extensions.grpc.http2.connection import Http2Limits
 from nbtriton.extensions.grpc.http2.frames import ErrorCode
 from nbtriton.extensions.grpc.http2.streams import (
     TRANSITIONS,
+    Http2Limits,
     StreamInput,
     StreamState,
     Violation,

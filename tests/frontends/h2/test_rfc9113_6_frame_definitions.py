@@ -8,8 +8,8 @@ from types import FrameType
 
 import pytest
 
-from nbtriton.extensions.grpc.http2.connection import Http2Limits
 from nbtriton.extensions.grpc.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.streams import Http2Limits
 from tests.frontends.h2.peer import (
     BODY,
     CONNECTION,
@@ -270,7 +270,7 @@ def test_a_peer_that_does_not_read_gets_a_bounded_number_of_acknowledgements() -
     peer = Peer(Http2Limits(max_unread_replies=10))
     peer.send(frame(PING, 0, 0, bytes(8)) * 20)
     assert len(peer.of(PING)) == 20
-    peer.connection.pause_sending()
+    peer.connection.writer.is_paused = True
     peer.send(frame(PING, 0, 0, bytes(8)) * 10)
     assert peer.goaway is None
     peer.send(frame(PING, 0, 0, bytes(8)))
@@ -279,7 +279,7 @@ def test_a_peer_that_does_not_read_gets_a_bounded_number_of_acknowledgements() -
 
 def test_a_peer_that_does_not_read_gets_a_bounded_number_of_header_blocks() -> None:
     peer = Peer(Http2Limits(max_unread_replies=10), answers=False)
-    peer.connection.pause_sending()
+    peer.connection.writer.is_paused = True
     for n in range(1, 21, 2):
         peer.send(request(n))
         peer.connection.send_headers(peer.connection.streams[n], ((b"a", b"b"),), end_stream=True)

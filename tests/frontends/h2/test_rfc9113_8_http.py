@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.extensions.grpc.http2.connection import Http2Limits
 from nbtriton.extensions.grpc.http2.frames import ErrorCode
 from nbtriton.extensions.grpc.http2.hpack import Encoder
+from nbtriton.extensions.grpc.http2.streams import Http2Limits
 from tests.frontends.h2.peer import (
     BODY,
     CONNECTION,

@@ -11,14 +11,15 @@ from _thread import get_ident
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.extensions.grpc import messages
-from nbtriton.extensions.grpc.http2.connection import Http2Connection
 from nbtriton.extensions.grpc.http2.frames import ErrorCode
 from nbtriton.extensions.grpc.http2.streams import Http2Stream, StreamState
-from nbtriton.serving.frontends.listener import Listener
+
+if TYPE_CHECKING:
+    from nbtriton.extensions.grpc.connection import GrpcConnection
 
 _log = logging.getLogger("nbtriton.serving.frontends")
 
@@ -30,28 +31,6 @@ _pack_prefix: Final = messages.PREFIX.pack
 _SHORT = 16 << 10
 # Requests in progress at which a stream is no longer read.
 _MAX_IN_FLIGHT = 4096
-
-
-class CallConnection(Protocol):
-    """Interface of a call's connection."""
-
-    @property
-    def http2(self) -> Http2Connection: ...
-
-    @property
-    def listener(self) -> Listener[Any]: ...
-
-    def schedule_flush(self) -> None:
-        """Write the collected frames at the end of the loop's turn."""
-        ...
-
-    def record_response(self) -> None:
-        """Note that part of a response is sent: the client is not idle."""
-        ...
-
-    def call_when_sent(self, stream: Http2Stream, on_sent: Callable[[], object]) -> None:
-        """Call a function once nothing of a stream waits for the client to read."""
-        ...
 
 
 class CallListener(Protocol):
@@ -70,9 +49,6 @@ class CallListener(Protocol):
         ...
 
 
-_Request = tuple[CallConnection, Http2Stream, messages.RequestHeaders]
-
-
 class Call:
     """One call.
 
@@ -80,7 +56,7 @@ class Call:
     ----------
     method : callable
         Its implementation: see `UnaryCall` and `StreamCall`.
-    connection : CallConnection
+    connection : GrpcConnection
     stream : Http2Stream
     headers : RequestHeaders
 
@@ -108,7 +84,7 @@ class Call:
     def __init__(
         self,
         method: Callable[..., Any],
-        connection: CallConnection,
+        connection: GrpcConnection,
         stream: Http2Stream,
         headers: messages.RequestHeaders,
     ) -> None:
@@ -358,19 +334,22 @@ class StreamCall(Call):
     Parameters
     ----------
     method : callable
-        ``method(call)`` returns the receiver of the messages.
+        ``method(call)`` returns the receiver of the messages; None for a call that it has ended.
     connection, stream, headers
         As for `Call`.
     """
 
     __slots__ = ("_listener",)
 
-    def __init__(self, method: Callable[[StreamCall], CallListener], *request: *_Request) -> None:
+    def __init__(self, method: Callable[[StreamCall], CallListener | None], *request: Any) -> None:
         super().__init__(method, *request)
         self._listener = method(self)
-        self.on_cancel = self._listener.on_cancel
+        if self._listener is not None:
+            self.on_cancel = self._listener.on_cancel
 
     def _handle_message(self, message: bytes) -> None:
+        if self._listener is None:
+            return
         self._in_flight += 1
         self.is_held = self._in_flight >= _MAX_IN_FLIGHT
         self.connection.listener.schedule_dispatch()
@@ -381,7 +360,7 @@ class StreamCall(Call):
             self._finish(messages.INTERNAL, f"{type(error).__name__}: {error}")
 
     def half_close(self) -> None:
-        if not (self.is_held or self.is_finished):
+        if not (self._listener is None or self.is_held or self.is_finished):
             self._listener.on_half_close()
 
     def _post(self, function: Callable[..., object], *arguments: Any) -> None:
@@ -432,7 +411,3 @@ class StreamCall(Call):
     def finish(self, code: int = messages.OK, text: str = "") -> None:
         """End the call after its messages; harmless when repeated."""
         self._post(self._finish, code, text)
-
-
-# Constructor of a call: `UnaryCall` or `StreamCall` with its first argument.
-Handler = Callable[[CallConnection, Http2Stream, messages.RequestHeaders], Call]

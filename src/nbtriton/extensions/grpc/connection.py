@@ -15,19 +15,17 @@ from time import monotonic
 from typing import Any, Literal
 
 from nbtriton.common.errors import UnavailableError
-from nbtriton.extensions.grpc.calls import Handler
-from nbtriton.extensions.grpc.http2.connection import (
+from nbtriton.extensions.grpc.http2.connection import Http2Connection
+from nbtriton.extensions.grpc.http2.frames import ErrorCode
+from nbtriton.extensions.grpc.http2.hpack import HeaderBlock
+from nbtriton.extensions.grpc.http2.streams import (
     Event,
-    Http2Connection,
     Http2Limits,
+    Http2Stream,
     PingReceived,
     ShutdownAcknowledged,
     StreamReset,
-    TrailersReceived,
 )
-from nbtriton.extensions.grpc.http2.frames import ErrorCode
-from nbtriton.extensions.grpc.http2.hpack import HeaderBlock
-from nbtriton.extensions.grpc.http2.streams import Http2Stream
 from nbtriton.extensions.grpc.messages import (
     INDEXED,
     UNIMPLEMENTED,
@@ -38,8 +36,7 @@ from nbtriton.extensions.grpc.messages import (
 )
 from nbtriton.serving.frontends.listener import Listener, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
-from nbtriton.serving.frontends.service import Service
-from nbtriton.serving.frontends.tls import Tls
+from nbtriton.serving.frontends.service import Service, Tls
 
 # Limit of asyncio's write buffer, in bytes.
 _UNSENT = 1 << 20
@@ -98,7 +95,7 @@ class GrpcConnection(asyncio.Protocol):
         self.listener.request_finished()
 
     def pause_writing(self) -> None:
-        self.http2.pause_sending()
+        self.http2.writer.is_paused = True
 
     def resume_writing(self) -> None:
         self.http2.resume_sending()
@@ -117,7 +114,7 @@ class GrpcConnection(asyncio.Protocol):
             self._check_unsent()
         if self.http2.has_more or self._is_late:
             self._receive_rest()
-        elif self.http2.has_data_to_send or self._is_draining:
+        elif self.http2.writer.out or self._is_draining:
             self.schedule_flush()
 
     def _receive_rest(self) -> None:
@@ -131,7 +128,7 @@ class GrpcConnection(asyncio.Protocol):
                 self.listener.thread.defer(self._receive_rest)
                 break
             self._handle(http2.receive_data(b"", self._keepalive.received_at))
-        if http2.has_data_to_send or self._is_draining:
+        if http2.writer.out or self._is_draining:
             self.schedule_flush()
         if is_late != self._is_late and not self._transport.is_closing():
             self._is_late = is_late
@@ -150,9 +147,6 @@ class GrpcConnection(asyncio.Protocol):
                     self._begin_call(stream, headers, end_stream)
                 elif stream.owner is not None:
                     stream.owner.receive_data(data, end_stream)
-            elif type(event) is TrailersReceived:
-                if event.stream.owner is not None:
-                    event.stream.owner.half_close()
             elif type(event) is StreamReset:
                 if event.stream.owner is not None:
                     event.stream.owner.cancel()
@@ -190,11 +184,13 @@ class GrpcConnection(asyncio.Protocol):
     # -- sending ---------------------------------------------------------------------------------
 
     def record_response(self) -> None:
+        """Note that part of a response is sent: the client is not idle."""
         self._keepalive.has_responded = True
         if not self._is_flushing:
             self.schedule_flush()
 
     def call_when_sent(self, stream: Http2Stream, on_sent: Callable[[], object]) -> None:
+        """Call a function once nothing of a stream waits for the client to read."""
         if stream.queued:
             self._unsent.append((stream, on_sent))
         else:
@@ -209,6 +205,7 @@ class GrpcConnection(asyncio.Protocol):
                 on_sent()
 
     def schedule_flush(self) -> None:
+        """Write the collected frames at the end of the loop's turn."""
         if not self._is_flushing:
             self._is_flushing = True
             self.listener.schedule_flush(self)
@@ -318,6 +315,10 @@ class GrpcConnection(asyncio.Protocol):
         """Return the socket's descriptor; -1 if it is closed."""
         found = self._transport.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
+
+
+# Constructor of a call: `UnaryCall` or `StreamCall` with its first argument.
+Handler = Callable[[GrpcConnection, Http2Stream, RequestHeaders], Any]
 
 
 class GrpcListener(Listener[GrpcConnection]):

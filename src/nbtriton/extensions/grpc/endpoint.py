@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from google.protobuf import json_format
 
@@ -22,8 +22,8 @@ from nbtriton.common.errors import (
     UnsupportedError,
 )
 from nbtriton.extensions.grpc import requests, responses
-from nbtriton.extensions.grpc.calls import CallListener, Handler, StreamCall, UnaryCall
-from nbtriton.extensions.grpc.connection import GrpcListener
+from nbtriton.extensions.grpc.calls import StreamCall, UnaryCall
+from nbtriton.extensions.grpc.connection import GrpcListener, Handler
 from nbtriton.extensions.grpc.inference import GrpcInference, InferStream
 from nbtriton.model.config._proto import messages
 from nbtriton.options import triton as kinds
@@ -126,12 +126,12 @@ class GrpcEndpoint(GrpcListener, Endpoint):
             answer = self._guarded(method.category, partial(_answer, thread, method))
             handlers[name] = partial(UnaryCall, answer)
 
-        def open_stream(rpc: StreamCall) -> CallListener:
+        def open_stream(rpc: StreamCall) -> InferStream | None:
             refusal = self._refusal("inference", rpc.metadata)
             if not refusal:
                 return InferStream(inference, rpc)
             rpc.fail(UnavailableError(refusal))  # before the first message, as in Triton
-            return _Refused()
+            return None
 
         handlers[f"/{requests.SERVICE}/ModelStreamInfer".encode()] = partial(
             StreamCall, open_stream
@@ -165,63 +165,42 @@ class GrpcEndpoint(GrpcListener, Endpoint):
         return f"This protocol is restricted, expecting header '{header}'"
 
 
-class _Refused:
-    """Receiver of a stream that its client may not open, until the stream has ended."""
-
-    def on_message(self, data: bytes) -> None:
-        pass
-
-    def on_half_close(self) -> None:
-        pass
-
-    def on_cancel(self) -> None:
-        pass
-
-
 def _answer(thread: LoopThread, method: Method, data: bytes, rpc: UnaryCall) -> None:
     def answer() -> None:
         try:
-            rpc.reply(method(data))
+            rpc.reply(method.answer(data))
         except TritonError as error:
             rpc.fail(error)
         except Exception as error:
             _log.exception("a gRPC call failed")
             rpc.fail(InternalError(f"{type(error).__name__}: {error}"))
 
-    if len(data) > requests.LONG or method.slow():
+    if len(data) > requests.LONG or method.is_slow():
         thread.run_on_worker(answer)
     else:
         answer()
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(NamedTuple):
     """One unary method: serialized request in, serialized response out.
 
     Attributes
     ----------
     category : str
         Category of Triton's restricted protocols; empty for a method that is never restricted.
-    slow : callable
+    answer : callable
+    is_slow : callable
         Whether a call may take long; then it is run on a worker.
     """
 
     category: str
-    slow: Callable[[], bool]
-    _answer: Callable[[bytes], bytes]
-
-    def __call__(self, data: bytes) -> bytes:
-        return self._answer(data)
+    answer: Callable[[bytes], bytes]
+    is_slow: Callable[[], bool] = bool
 
 
 def grpc_methods(service: Service) -> dict[bytes, Method]:
     """Return all unary methods except ModelInfer, by full name."""
     methods = _Methods(service)
-    # Loading takes seconds, and the index may read the disk.
-    slow: dict[str, Callable[[], bool]] = {
-        "model-repository": lambda: True,
-        "ModelReady": service.server.engine.inspection.has_own_checks,
-    }
     table: dict[str, tuple[Callable[[Any, Any], None], str]] = {
         "ServerLive": (methods.server_live, "health"),
         "ServerReady": (methods.server_ready, "health"),
@@ -242,16 +221,17 @@ def grpc_methods(service: Service) -> dict[bytes, Method]:
         "TraceSetting": (methods.trace, "trace"),
         "LogSettings": (methods.log, "logging"),
     }
-
-    def never() -> bool:
-        return False
-
-    found = {f"/{requests.HEALTH}/Check".encode(): Method("", never, methods.health)}
+    found = {f"/{requests.HEALTH}/Check".encode(): Method("", methods.health)}
     for name, (fill, category) in table.items():
-        is_slow = slow.get(name) or slow.get(category) or never
-        found[f"/{requests.SERVICE}/{name}".encode()] = Method(
-            category, is_slow, partial(_filled, name, fill)
-        )
+        is_slow: Callable[[], bool] = bool
+        if name == "ModelReady":
+            is_slow = service.server.engine.inspection.has_own_checks
+        elif (
+            category == "model-repository"
+        ):  # loading takes seconds, and the index may read the disk
+            is_slow = partial(bool, True)
+        path = f"/{requests.SERVICE}/{name}".encode()
+        found[path] = Method(category, partial(_filled, name, fill), is_slow)
     return found
 
 

@@ -1,4 +1,7 @@
-"""ModelInfer and ModelStreamInfer (GS1 to GS9)."""
+"""ModelInfer and ModelStreamInfer (GS1 to GS9).
+
+Most requests differ only in their ids and tensors: the parsed form of all other bytes is cached as a template.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,21 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbtriton.backends.unread import UnreadResponses
 from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.extensions.grpc import requests, responses
 from nbtriton.model.config._proto import messages
 from nbtriton.runtime.engine import BARE_FINAL
-from nbtriton.serving.frontends.kserve.call import InferCall, Responder, submit_together
-from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
+from nbtriton.serving.frontends.buffers import LONGEST, TemplateCache
+from nbtriton.serving.frontends.kserve.call import (
+    InferCall,
+    InferTemplate,
+    Responder,
+    submit_together,
+)
+from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError
 from nbtriton.serving.frontends.kserve.wire import read_version
 
 if TYPE_CHECKING:
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
     from nbtriton.extensions.grpc.calls import StreamCall, UnaryCall
     from nbtriton.extensions.grpc.requests import Contents
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
-    from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
+    from nbtriton.serving.frontends.kserve.shared_memory import Leasing
     from nbtriton.serving.frontends.service import Forwards, Service
 
     _Read = tuple[ModelSignature, int, InferCall]
@@ -36,6 +45,122 @@ _log = logging.getLogger("nbtriton.serving.frontends")
 _ENDS_AT_ERRORS = ("triton_grpc_error", "true")
 _CANCELLED = "the request was cancelled by the caller"
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"  # Y5
+
+
+_RAW_TAG = 0x3A
+# Where the tensors of a message with a template begin at the latest, behind a long id.
+_FARTHEST = 2 * LONGEST
+# Most tensors of a long message that is read on the loop.
+_FEW = 64
+# Fields before the tensors: model_name, model_version, id, parameters, inputs and outputs.
+_BEFORE_RAW = frozenset({0x0A, 0x12, requests.ID_TAG, 0x22, 0x2A, 0x32})
+
+
+class _ProtoTemplate(NamedTuple):
+    model: str
+    version: int
+    tensors: InferTemplate
+
+
+class ProtoTemplates:
+    """Templates by the bytes of requests; used by one thread."""
+
+    def __init__(self) -> None:
+        self._cache = TemplateCache[_ProtoTemplate]()
+
+    def read(self, data: bytes) -> tuple[str, int, InferCall] | None:
+        """Return model, version and call of a request with a template; None without one."""
+        found = _split(data)
+        if found is None:
+            return None
+        key, id_at, id_end, position = found
+        template = self._cache.find(key)
+        if template is None or len(data) - position != template.tensors.size:
+            return None
+        model, version, tensors = template
+        for head, offset in tensors.heads:
+            if not data.startswith(head, position + offset):
+                return None
+        try:
+            request_id = data[id_at:id_end].decode() if id_end else ""
+        except UnicodeDecodeError:
+            return None
+        return model, version, tensors.call(data, position, request_id)
+
+    def remember(self, data: bytes, request: Any, version: int, call: InferCall) -> None:
+        """Store the template of a request, if other requests can use it."""
+        found = _split(data)
+        inputs, raw = request.inputs, request.raw_input_contents
+        if (
+            found is None
+            or len(raw) != len(inputs)
+            or any(tensor.HasField("contents") for tensor in inputs)
+        ):
+            return
+        heads = [bytes((_RAW_TAG,)) + requests.varint(len(content)) for content in raw]
+        tensors = [
+            (tensor.name, tensor.datatype, tuple(tensor.shape), head, len(content))
+            for tensor, head, content in zip(inputs, heads, raw, strict=True)
+        ]
+        template = InferTemplate.of(call, tensors)
+        if template is not None:
+            self._cache.remember(found[0], _ProtoTemplate(request.model_name, version, template))
+
+
+def is_plain(data: bytes) -> bool:
+    """Return whether a message is short but for a few tensors, which need not be looked at to read it."""
+    found = _split(data)
+    if found is None or b"BYTES" in found[0]:
+        return False
+    position, end = found[-1], len(data)
+    try:
+        for _ in range(_FEW):
+            if position >= end:
+                return True
+            if data[position] != _RAW_TAG:
+                return False
+            length, position = requests.read_varint(data, position + 1)
+            position += length
+    except (IndexError, InternalError):
+        pass
+    return False
+
+
+def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
+    """Find the request id and the start of the tensors.
+
+    Returns
+    -------
+    key, id_at, id_end, raw_at
+        The key is everything before the tensors without the id; `id_end` is 0 without an id.
+        None for a message that protobuf has to read, or that is long even without its tensors.
+    """
+    position = field_at = id_at = id_end = id_field = 0
+    end = min(len(data), _FARTHEST)
+    try:
+        while position < end:
+            tag = data[position]
+            if tag == _RAW_TAG:
+                break
+            if tag not in _BEFORE_RAW:
+                return None
+            field_at = position
+            length = data[position + 1]
+            position += 2
+            if length > 0x7F:
+                length, position = requests.read_varint(data, position - 1)
+            if tag == requests.ID_TAG:
+                if id_end:  # a second one counts, not the first
+                    return None
+                id_field, id_at, id_end = field_at, position, position + length
+            position += length
+    except (IndexError, InternalError):
+        return None
+    if position > end:
+        return None
+    if id_end:
+        return data[:id_field] + data[id_end:position], id_at, id_end, position
+    return data[:position], 0, 0, position
 
 
 class GrpcInference:
@@ -59,22 +184,14 @@ class GrpcInference:
         self.service = service
         self._forwards = forwards
         self._join_batch = join_batch
-        self._templates = requests.ProtoTemplates()
-        self._short = ShortReads(service.shared_memory, READ_AT_ONCE)
+        self._templates = ProtoTemplates()
+        self._short = partial(service.shared_memory.lease, at_once=READ_AT_ONCE)
         self._ready: list[_Waiting] = []
 
     def infer(self, data: bytes, rpc: UnaryCall) -> None:
         """Read the request of a unary call; `submit` passes it to the engine."""
         times = (rpc.since_ns, self.now_ns())
-        try:
-            found = self.read(data, rpc.metadata, unary=True)
-        except TritonError as error:
-            rpc.fail(error)
-        except LongReadError:
-            then = partial(self._put_unary, rpc, times)
-            rpc.run_on_worker(partial(self.read_long, data, rpc.metadata, then, unary=True))
-        else:
-            self.put(_Unary(self, found, rpc), times, rpc.metadata)
+        self.receive(data, rpc, partial(self._put_unary, rpc, times), unary=True)
 
     def _put_unary(
         self, rpc: UnaryCall, times: tuple[int, int], found: _Read | TritonError
@@ -83,6 +200,25 @@ class GrpcInference:
             rpc.fail(found)
         else:
             self.put(_Unary(self, found, rpc), times, rpc.metadata)
+
+    def receive(
+        self,
+        data: bytes,
+        rpc: UnaryCall | StreamCall,
+        then: Callable[[_Read | TritonError], object],
+        *,
+        unary: bool = False,
+    ) -> None:
+        """Read a request, a long one on a worker; `then` is called on the loop with it, or with the error."""
+        found: _Read | TritonError
+        try:
+            found = self.read(data, rpc.metadata, unary=unary)
+        except TritonError as error:
+            found = error
+        except LongReadError:
+            rpc.run_on_worker(partial(self._read_long, data, rpc.metadata, then, unary))
+            return
+        then(found)
 
     def now_ns(self) -> int:
         """Return the time if tracing is on, else 0."""
@@ -95,11 +231,10 @@ class GrpcInference:
         cached = self._templates.read(data)
         if cached is not None:
             name, version, call = cached
-            found = self._signature(name, version, unary), version, call
-            if self._forwards is not None:
-                self._forward(metadata, call)
-            return found
-        if len(data) > requests.LONG and not requests.is_plain(data):
+            signature = self._signature(name, version, unary)
+            self._forward(metadata, call)
+            return signature, version, call
+        if len(data) > requests.LONG and not is_plain(data):
             raise LongReadError
         parsed = requests.parse_at_once(messages.ModelInferRequest, data)
         request, found = self._read_new(parsed, self._short, unary)
@@ -107,19 +242,18 @@ class GrpcInference:
         self._forward(metadata, found[2])
         return found
 
-    def read_long(
+    def _read_long(
         self,
         data: bytes,
         metadata: Sequence[tuple[str, Any]],
         then: Callable[[_Read | TritonError], object],
-        *,
-        unary: bool = False,
+        unary: bool,
     ) -> Callable[[], None]:
         """Read a long request on a worker; return the function to call on the loop."""
         found: _Read | TritonError
         try:
             parsed = requests.parse(messages.ModelInferRequest, data)
-            _, found = self._read_new(parsed, self.service.shared_memory, unary)
+            _, found = self._read_new(parsed, self.service.shared_memory.lease, unary)
             self._forward(metadata, found[2])
         except TritonError as error:
             found = error
@@ -134,7 +268,7 @@ class GrpcInference:
         return put
 
     def _read_new(
-        self, parsed: tuple[Any, Sequence[Contents]], memory: SharedMemory | ShortReads, unary: bool
+        self, parsed: tuple[Any, Sequence[Contents]], leasing: Leasing, unary: bool
     ) -> tuple[Any, _Read]:
         request, contents = parsed
         version = read_version(request.model_version)
@@ -142,19 +276,19 @@ class GrpcInference:
         return request, (
             signature,
             version,
-            requests.read_request(request, signature, memory, contents),
+            requests.read_request(request, signature, leasing, contents),
         )
 
     def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
         forwards = self._forwards
-        if forwards is None:
-            return
-        forwarded = {
-            header: value if isinstance(value, str) else _text(value)
-            for header, value in metadata
-            if forwards(header.encode())
-        }
-        call.add_parameters(forwarded)
+        if forwards is not None:
+            call.add_parameters(
+                {
+                    name: text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
+                    for name, text in metadata
+                    if forwards(name.encode())
+                }
+            )
 
     def _signature(self, name: str, version: int, unary: bool) -> ModelSignature:
         signature = self.service.server.engine.inspection.signature(name, version)
@@ -315,16 +449,7 @@ class InferStream:
         """Read one request; `GrpcInference.submit` passes it to the engine."""
         since_ns, self._since_ns = self._since_ns, self._inference.now_ns()
         times = (since_ns, self._since_ns)
-        inference, rpc = self._inference, self._rpc
-        try:
-            found = inference.read(data, rpc.metadata)
-        except TritonError as error:
-            self._put(data, times, error)
-        except LongReadError:
-            then = partial(self._put, data, times)
-            rpc.run_on_worker(partial(inference.read_long, data, rpc.metadata, then))
-        else:
-            self._put(data, times, found)
+        self._inference.receive(data, self._rpc, partial(self._put, data, times))
 
     def _put(self, data: bytes, times: tuple[int, int], found: _Read | TritonError) -> None:
         rpc = self._rpc
@@ -459,7 +584,3 @@ class _Streamed(_Waiting):
             version=self.version,
             final=final,
         )
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")

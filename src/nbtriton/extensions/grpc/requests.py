@@ -1,7 +1,6 @@
 """Messages of clients: reading of requests, checked in Triton's order (GS13 to GS19).
 
-Most requests differ only in their ids and tensors: the parsed form of all other bytes is cached as a template.
-Protobuf reads the other requests.
+Protobuf reads the short ones. Of a long one the elements of typed contents are taken out first, and its parts counted.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
@@ -18,12 +17,10 @@ from google.protobuf.message import DecodeError
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.config._proto import is_repeated, messages
 from nbtriton.model.tensors import DATATYPES, numpy_dtype
-from nbtriton.serving.frontends.buffers import LONGEST, TemplateCache
 from nbtriton.serving.frontends.kserve import wire
 from nbtriton.serving.frontends.kserve.call import (
     SEQUENCE_FLAGS,
     InferCall,
-    InferTemplate,
     OutputRequest,
     shared_bytes,
 )
@@ -31,23 +28,10 @@ from nbtriton.serving.frontends.kserve.wire import check_strings
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import ModelSignature
-    from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+    from nbtriton.serving.frontends.kserve.shared_memory import Lease, Leasing
 
-_ID_TAG, _RAW_TAG = 0x1A, 0x3A
-# Where the tensors of a message with a template begin at the latest, behind a long id.
-_FARTHEST = 2 * LONGEST
-# Most tensors of a long message that is read on the loop.
-_FEW = 64
-# Fields before the tensors: model_name, model_version, id, parameters, inputs and outputs.
-_BEFORE_RAW = frozenset({0x0A, 0x12, _ID_TAG, 0x22, 0x2A, 0x32})
-
-
-class _ProtoTemplate(NamedTuple):
-    model: str
-    version: int
-    tensors: InferTemplate
-
-
+# Tag of the field with a request's id.
+ID_TAG = 0x1A
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 # Text of gRPC's C++ library for bytes that cannot be parsed.
@@ -129,19 +113,6 @@ def read_long(kind: Any, data: bytes) -> tuple[Any, list[Contents]]:
     return message, [_elements(found) for found in scan.inputs]
 
 
-def top_fields(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of the value of each length-delimited field, nested ones not included.
-
-    Raises
-    ------
-    InternalError
-        The bytes are not a message.
-    """
-    for tag, _, start, end in _fields(data, 0, len(data)):
-        if tag & 7 == _PACKED:
-            yield tag >> 3, start, end
-
-
 class _Scan:
     """The scan of one message.
 
@@ -221,14 +192,14 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
         tag = data[at]
         at += 1
         if tag > 0x7F:
-            tag, at = _varint(data, field_at)
+            tag, at = read_varint(data, field_at)
         wire = tag & 7
         start = at
         if wire == _PACKED:
-            size, start = _varint(data, at)
+            size, start = read_varint(data, at)
             at = start + size
         elif wire == 0:
-            _, at = _varint(data, at)
+            _, at = read_varint(data, at)
         else:
             at += _FIXED_SIZES.get(wire, len(data))  # groups are not part of proto3
         if at > end:
@@ -236,7 +207,8 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
         yield tag, field_at, start, at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a varint and where it ends; raises InternalError."""
     value = shift = 0
     for byte in data[at : at + 10]:
         value |= (byte & 0x7F) << shift
@@ -284,112 +256,6 @@ def _varints(data: bytes, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
     return np.concatenate(found) if found else np.empty(0, dtype)
 
 
-class ProtoTemplates:
-    """Templates by the bytes of requests; used by one thread."""
-
-    def __init__(self) -> None:
-        self._cache = TemplateCache[_ProtoTemplate]()
-
-    def read(self, data: bytes) -> tuple[str, int, InferCall] | None:
-        """Return model, version and call of a request with a template; None without one."""
-        found = _split(data)
-        if found is None:
-            return None
-        key, id_at, id_end, position = found
-        template = self._cache.find(key)
-        if template is None or len(data) - position != template.tensors.size:
-            return None
-        model, version, tensors = template
-        for head, offset in tensors.heads:
-            if not data.startswith(head, position + offset):
-                return None
-        try:
-            request_id = data[id_at:id_end].decode() if id_end else ""
-        except UnicodeDecodeError:
-            return None
-        return model, version, tensors.call(data, position, request_id)
-
-    def remember(self, data: bytes, request: Any, version: int, call: InferCall) -> None:
-        """Store the template of a request, if other requests can use it."""
-        found = _split(data)
-        inputs, raw = request.inputs, request.raw_input_contents
-        if (
-            found is None
-            or len(raw) != len(inputs)
-            or any(tensor.HasField("contents") for tensor in inputs)
-        ):
-            return
-        tensors = [
-            (
-                tensor.name,
-                tensor.datatype,
-                tuple(tensor.shape),
-                bytes((_RAW_TAG,)) + varint(len(content)),
-                len(content),
-            )
-            for tensor, content in zip(inputs, raw, strict=True)
-        ]
-        template = InferTemplate.of(call, tensors)
-        if template is not None:
-            self._cache.remember(found[0], _ProtoTemplate(request.model_name, version, template))
-
-
-def is_plain(data: bytes) -> bool:
-    """Return whether a message is short but for a few tensors, which need not be looked at to read it."""
-    found = _split(data)
-    if found is None or b"BYTES" in found[0]:
-        return False
-    position, end = found[-1], len(data)
-    try:
-        for _ in range(_FEW):
-            if position >= end:
-                return True
-            if data[position] != _RAW_TAG:
-                return False
-            length, position = _varint(data, position + 1)
-            position += length
-    except (IndexError, InternalError):
-        pass
-    return False
-
-
-def _split(data: bytes) -> tuple[bytes, int, int, int] | None:
-    """Find the request id and the start of the tensors.
-
-    Returns
-    -------
-    key, id_at, id_end, raw_at
-        The key is everything before the tensors without the id; `id_end` is 0 without an id.
-        None for a message that protobuf has to read, or that is long even without its tensors.
-    """
-    position = field_at = id_at = id_end = id_field = 0
-    end = min(len(data), _FARTHEST)
-    try:
-        while position < end:
-            tag = data[position]
-            if tag == _RAW_TAG:
-                break
-            if tag not in _BEFORE_RAW:
-                return None
-            field_at = position
-            length = data[position + 1]
-            position += 2
-            if length > 0x7F:
-                length, position = _varint(data, position - 1)
-            if tag == _ID_TAG:
-                if id_end:  # a second one counts, not the first
-                    return None
-                id_field, id_at, id_end = field_at, position, position + length
-            position += length
-    except (IndexError, InternalError):
-        return None
-    if position > end:
-        return None
-    if id_end:
-        return data[:id_field] + data[id_end:position], id_at, id_end, position
-    return data[:position], 0, 0, position
-
-
 _UINT64 = (1 << 64) - 1
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 _RESERVED = (
@@ -408,7 +274,6 @@ _CONTENTS = {
     7: ("FP64",),
     8: ("BYTES",),
 }
-_ID = 3
 
 
 def parse_at_once(kind: Any, data: bytes) -> tuple[Any, Sequence[Contents]]:
@@ -452,8 +317,8 @@ def read_request_id(data: bytes) -> str:
     """Return the id of a request that may have an error; empty for none."""
     found = b""
     try:
-        for number, start, end in islice(top_fields(data), MOST_FIELDS):
-            if number == _ID:
+        for tag, _, start, end in islice(_fields(data, 0, len(data)), MOST_FIELDS):
+            if tag == ID_TAG:
                 found = data[start:end]
         return found.decode()
     except (InternalError, UnicodeDecodeError):
@@ -466,7 +331,7 @@ def read_request_id(data: bytes) -> str:
 def read_request(
     request: Any,
     signature: ModelSignature,
-    shared_memory: SharedMemory | ShortReads,
+    leasing: Leasing,
     contents: Sequence[Contents] = (),
 ) -> InferCall:
     """Read a request of a known model.
@@ -476,8 +341,8 @@ def read_request(
     request : ModelInferRequest
     signature : ModelSignature
         Signature of the model.
-    shared_memory : SharedMemory
-        The registered regions.
+    leasing : callable
+        `SharedMemory.lease` of the registered regions, perhaps with a limit.
     contents : sequence of Contents
         Of each input, if they are not in the message.
 
@@ -497,8 +362,8 @@ def read_request(
     try:
         _read_parameters(request.parameters, call)
         _check_names(request, call)
-        inputs = _read_inputs(request, contents, signature, shared_memory, call)
-        _read_outputs(request, shared_memory, call)
+        inputs = _read_inputs(request, contents, signature, leasing, call)
+        _read_outputs(request, leasing, call)
         call.set_inputs(signature, inputs)
     except BaseException:
         call.release()
@@ -565,7 +430,7 @@ def _read_inputs(
     request: Any,
     contents: Sequence[Contents],
     signature: ModelSignature,
-    shared_memory: SharedMemory | ShortReads,
+    leasing: Leasing,
     call: InferCall,
 ) -> list[wire.WireInput]:
     inputs: list[wire.WireInput] = []
@@ -581,7 +446,7 @@ def _read_inputs(
                 "unexpected 'content' provided when using shared memory for input tensor "
                 f"'{name}' for model '{model}'"
             )
-        lease = _lease(tensor.parameters, name, shared_memory, call)
+        lease = _lease(tensor.parameters, name, leasing, call)
         data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
         if lease is not None:
             data = shared_bytes(lease, tensor.datatype, signature)
@@ -629,15 +494,13 @@ def _typed(
     return b""
 
 
-def _lease(
-    parameters: Any, name: str, shared_memory: SharedMemory | ShortReads, call: InferCall
-) -> Lease | None:
+def _lease(parameters: Any, name: str, leasing: Leasing, call: InferCall) -> Lease | None:
     """Return the lease of a tensor in shared memory; None for other tensors."""
     found = _region(parameters, name) if parameters else None
     if found is None:
         return None
     region, offset, size = found
-    return call.lease(shared_memory, region, offset & _UINT64, size & _UINT64)
+    return call.lease(leasing, region, offset & _UINT64, size & _UINT64)
 
 
 def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
@@ -672,7 +535,7 @@ def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
     return region, numbers["shared_memory_offset"], numbers["shared_memory_byte_size"]
 
 
-def _read_outputs(request: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:
+def _read_outputs(request: Any, leasing: Leasing, call: InferCall) -> None:
     outputs: dict[str, OutputRequest] = {}
     for tensor in request.outputs:
         wanted = OutputRequest("binary")
@@ -688,7 +551,7 @@ def _read_outputs(request: Any, shared_memory: SharedMemory | ShortReads, call: 
                         "invalid value for 'classification' parameter, expected >= 0"
                     )
                 wanted.classes = classes
-            lease = _lease(tensor.parameters, tensor.name, shared_memory, call)
+            lease = _lease(tensor.parameters, tensor.name, leasing, call)
             if lease is not None:
                 if "classification" in tensor.parameters:
                     raise InvalidArgumentError(

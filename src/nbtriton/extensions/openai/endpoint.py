@@ -19,18 +19,22 @@ from nbtriton.extensions.openai.requests import (
     ApiError,
     ChatTemplate,
     TextRequest,
+    Usage,
     chat_template_of,
+    inputs_of,
+    is_text_model,
     plain_chat,
     read_chat,
     read_completion,
+    text_of,
+    usage_of,
 )
-from nbtriton.extensions.openai.tensors import Usage, inputs_of, is_text_model, text_of, usage_of
 from nbtriton.options import triton as kinds
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.flags import flag
-from nbtriton.serving.frontends.http1.connection import HttpEndpoint
+from nbtriton.serving.frontends.http1.connection import HttpEndpoint, RequestResponseCycle
 from nbtriton.serving.frontends.http1.inference import LONG_JSON, HttpResponder
-from nbtriton.serving.frontends.http1.response import JSON, HttpResponse, RequestResponseCycle
+from nbtriton.serving.frontends.http1.response import JSON, HttpResponse
 from nbtriton.serving.frontends.kserve.call import InferCall
 
 if TYPE_CHECKING:
@@ -295,14 +299,8 @@ class WholeResponder(_TextResponder):
 
     __slots__ = ("_error", "_texts")
 
-    def __init__(
-        self,
-        cycle: RequestResponseCycle,
-        signature: ModelSignature,
-        call: InferCall,
-        request: TextRequest,
-    ) -> None:
-        super().__init__(cycle, signature, call, request)
+    def __init__(self, *request: Any) -> None:
+        super().__init__(*request)
         self._texts: list[bytes] = []
         self._error: ApiError | None = None
 
@@ -336,14 +334,8 @@ class StreamResponder(_TextResponder):
 
     __slots__ = ("_begun", "_decoder")
 
-    def __init__(
-        self,
-        cycle: RequestResponseCycle,
-        signature: ModelSignature,
-        call: InferCall,
-        request: TextRequest,
-    ) -> None:
-        super().__init__(cycle, signature, call, request)
+    def __init__(self, *request: Any) -> None:
+        super().__init__(*request)
         self._begun = False
         self._decoder = getincrementaldecoder("utf-8")("replace")
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nbtriton.common.checks import absolute
-from nbtriton.common.errors import TritonError, UnsupportedError
+from nbtriton.common.errors import (
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+    UnsupportedError,
+)
 from nbtriton.drawing.numbers import counted
 from nbtriton.drawing.table import TableView
-from nbtriton.extensions.verify.find_server import RealServer, find_server
+from nbtriton.extensions.verify.install import ensure_reference
+from nbtriton.extensions.verify.reference import Reference, RunningServer, default_directory, launch
 from nbtriton.extensions.verify.traffic import BothServers, Difference, Inputs, Traffic
 from nbtriton.model.config import ModelConfig, format_pbtxt, parse_pbtxt, to_reported_dict
 from nbtriton.runtime.engine import Server
@@ -32,6 +40,82 @@ if TYPE_CHECKING:
 # Concurrent loads in the reference: its default.
 _LOADS = 4
 _NO_BACKEND = "unable to find backend library for backend"
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A tritonserver installed by the user.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    path: Path
+
+    @contextlib.contextmanager
+    def server(
+        self, repository: Path | str, *flags: str, python: Path | None = None
+    ) -> Iterator[RunningServer]:
+        """Run it until the block ends; see `Reference.server`."""
+        environment = dict(os.environ)
+        if python is not None:
+            environment["PATH"] = f"{python / 'bin'}:{environment.get('PATH', '')}"
+        with launch([str(self.path), *flags], repository, environment) as server:
+            yield server
+
+    def shared_python(self, directory: Path) -> Path | None:  # noqa: ARG002 - another kind has one
+        """Return None: it has its own Python."""
+        return None
+
+
+RealServer: TypeAlias = Executable | Reference
+
+
+def find_server(where: RealServer | Path | str | None = None) -> RealServer:
+    """Return a tritonserver to compare with.
+
+    Parameters
+    ----------
+    where : path, ``"install"``, or a server, optional
+        A ``tritonserver`` executable, or a directory of `ensure_reference`; ``"install"`` installs
+        one (150 MB of downloads, once). By default the one on the PATH, else one installed before.
+
+    Raises
+    ------
+    UnavailableError
+        None was found.
+    NotFoundError
+        `where` is not a server.
+    UnsupportedError
+        ``"install"`` on a machine that cannot run it.
+    """
+    if where == "install":
+        return ensure_reference()
+    if isinstance(where, str | Path):
+        return _server_at(Path(where).expanduser())
+    if where is not None:
+        return where
+    on_path = shutil.which("tritonserver")
+    if on_path:
+        return Executable(Path(on_path))
+    reference = Reference(default_directory())
+    if reference.is_installed:
+        return reference
+    raise UnavailableError(
+        "no tritonserver was found: not on the PATH, and none was set up before",
+        hint='reference="install" sets one up (a minute, 150 MB), or give its path',
+    )
+
+
+def _server_at(path: Path) -> RealServer:
+    if path.is_file() and os.access(path, os.X_OK):
+        return Executable(path)
+    if Reference(path).is_installed:
+        return Reference(path)
+    raise NotFoundError(
+        f"'{path}' is neither a tritonserver executable nor a directory where one was set up"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +226,7 @@ def verify_repository(
     rtol, atol : float
         Tolerances of floating-point outputs that are ``"close"``.
     reference : path, ``"install"`` or a server, optional
-        The real server; see `nbtriton.extensions.verify.find_server.find_server`.
+        The real server; see `find_server`.
     stand_in : bool
         If the reference lacks the backend of TorchScript files, run them in its python backend, so
         that all models can be compared. Their notes say so.
@@ -177,33 +261,32 @@ def verify_repository(
         # All models first: a model may call another.
         loaded = comparison.load_all(names, on_progress)
         checked = []
-        tell = _Steps("compared", len(names), on_progress)
-        tell.next()
+        told = _steps("compared", len(names), on_progress)
+        next(told)
         for name in names:
             note = loaded[name]
             checked.append(comparison.compare(name, note) if isinstance(note, str) else note)
-            tell.next()
+            next(told)
         described = client.describe()
         on_progress("ending the real server")  # which takes seconds
         return Verification(root, described, tuple(checked))
 
 
-class _Steps:
-    """Lines about equal steps: how many are done, and about how long the others take."""
+def verifier(reference: RealServer | Path | str | None) -> Callable[..., Verification]:
+    """Return `verify_repository` with a server, which is looked for now; see `find_server`."""
+    return partial(verify_repository, reference=find_server(reference))
 
-    def __init__(self, what: str, total: int, on_progress: Callable[[str], None]) -> None:
-        self._what, self._total, self._on_progress = what, total, on_progress
-        self._done = -1
-        self._began_s = time.monotonic()
 
-    def next(self) -> None:
-        """Say that the first step begins, or that one more has ended."""
-        self._done += 1
+def _steps(what: str, total: int, on_progress: Callable[[str], None]) -> Iterator[None]:
+    """Tell how many of equal steps are done and about how long the others take: first, and after each step."""
+    began_s = time.monotonic()
+    for done in range(total + 1):
         left = ""
-        if 0 < self._done < self._total:
-            each_s = (time.monotonic() - self._began_s) / self._done
-            left = f", about {max(1, round(each_s * (self._total - self._done)))} s left"
-        self._on_progress(f"{self._done} of {counted(self._total, 'model')} {self._what}{left}")
+        if 0 < done < total:
+            each_s = (time.monotonic() - began_s) / done
+            left = f", about {max(1, round(each_s * (total - done)))} s left"
+        on_progress(f"{done} of {counted(total, 'model')} {what}{left}")
+        yield
 
 
 @dataclass(slots=True)
@@ -224,8 +307,8 @@ class _Comparison:
         self, names: Sequence[str], on_progress: Callable[[str], None]
     ) -> dict[str, Checked | str]:
         """Load models in the reference concurrently, then the ensembles."""
-        tell = _Steps("loaded by the real server", len(names), on_progress)
-        tell.next()
+        told = _steps("loaded by the real server", len(names), on_progress)
+        next(told)
         loaded: dict[str, Checked | str] = {}
         ensembles = [
             name
@@ -238,10 +321,10 @@ class _Comparison:
             loaded[name] = self.load(name)
 
         alone = [name for name in names if name not in ensembles]
-        in_parallel(load, alone, _LOADS, tell.next)
+        in_parallel(load, alone, _LOADS, lambda: next(told))
         for name in ensembles:
             load(name)
-            tell.next()
+            next(told)
         return loaded
 
     def load(self, name: str) -> Checked | str:
@@ -264,10 +347,23 @@ class _Comparison:
 
     def compare(self, name: str, note: str) -> Checked:
         """Compare the responses of a model that both have loaded."""
-        try:
-            return self._compare(name, note)
-        except UnsupportedError as error:  # no grpcio
-            return Checked(name, "not run", note=f"it loads; {error.message}")
+        found = Difference(self.rtol, self.atol)
+        decoupled = self.server.engine.inspection.is_decoupled(name)
+        sent = answered = 0
+        for inputs, options in self.traffic.of(name):
+            sent += 1
+            if not decoupled:
+                found.compare(f"request {sent}", *self.both.infer(name, inputs, options))
+                continue
+            try:
+                ours, theirs = self.both.stream(name, inputs, options)
+            except UnsupportedError as error:  # no grpcio
+                return Checked(name, "not run", note=f"it loads; {error.message}")
+            answered += sum(1 for part in ours if part.outputs or part.error)
+            found.compare_streams(f"request {sent}", ours, theirs)
+        notes = "; ".join(filter(None, (found.first, note)))
+        responses = answered if decoupled else None
+        return Checked(name, found.verdict, sent, found.max_abs, found.max_rel, notes, responses)
 
     def _backend(self, name: str) -> str:
         """Return the backend of the configuration file, or of completion."""
@@ -305,28 +401,6 @@ class _Comparison:
             return False
         self.replaced.add(name)
         return True
-
-    def _compare(self, name: str, note: str) -> Checked:
-        found = Difference(self.rtol, self.atol)
-        decoupled = self.server.engine.inspection.is_decoupled(name)
-        sent = answered = 0
-        for inputs, options in self.traffic.of(name):
-            sent += 1
-            if decoupled:
-                ours, theirs = self.both.stream(name, inputs, options)
-                answered += sum(1 for part in ours if part.outputs or part.error)
-                found.compare_streams(f"request {sent}", ours, theirs)
-            else:
-                found.compare(f"request {sent}", *self.both.infer(name, inputs, options))
-        return Checked(
-            name,
-            found.verdict,
-            sent,
-            found.max_abs,
-            found.max_rel,
-            "; ".join(filter(None, (found.first, note))),
-            answered if decoupled else None,
-        )
 
 
 # Fields that depend on the server: placement of instances, and paths.

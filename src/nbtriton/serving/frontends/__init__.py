@@ -19,18 +19,21 @@ from nbtriton.backends.forking import notify_in_children
 from nbtriton.common import entries
 from nbtriton.common.checks import Kind, check, optional
 from nbtriton.common.closing import Closing
-from nbtriton.common.errors import UnavailableError, UnsupportedError
+from nbtriton.common.errors import UnavailableError
 from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.interrupts import interrupts_deferred
-from nbtriton.serving.frontends.http1.connection import HttpEndpoint, HttpListener
+from nbtriton.serving.frontends.http1.connection import (
+    HttpEndpoint,
+    HttpListener,
+    RequestResponseCycle,
+)
 from nbtriton.serving.frontends.http1.handlers import Handlers
-from nbtriton.serving.frontends.http1.response import HttpResponse, RequestResponseCycle, error_body
+from nbtriton.serving.frontends.http1.response import HttpResponse, error_body
 from nbtriton.serving.frontends.listener import Endpoint, Listener
 from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
-from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service, forwards_of
-from nbtriton.serving.frontends.tls import Tls
+from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service, Tls, forwards_of
 from nbtriton.serving.frontends.tracing import OpenTelemetry, Spans, TraceValues, Tracing
 from nbtriton.serving.settings import ENDPOINTS, PORT, EndpointSettings, endpoint_ports
 
@@ -225,11 +228,10 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
     host, log = given["host"], given["log"]
     if given["grpc_port"] is not None:
         # Triton's, so that its options stand among those of HTTP.
-        place = entries.place_of("endpoints", "grpc")
-        if place is None:
-            raise UnsupportedError("nothing that is installed answers gRPC", hint="grpc_port=None")
+        missing = "nothing that is installed answers gRPC"
+        kind = entries.find("endpoints", "grpc", missing, hint="grpc_port=None")
         own = {n.removeprefix("grpc_"): v for n, v in given.items() if n.startswith("grpc_")}
-        added = {"grpc": (entries.load(place), given["grpc_port"], SimpleNamespace(**own)), **added}
+        added = {"grpc": (kind, given["grpc_port"], SimpleNamespace(**own)), **added}
     # Port and address of each protocol, the port None for none.
     places: dict[str, tuple[int | None, str]] = {
         "http": (given["http_port"], host),
@@ -272,7 +274,7 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
             "http": partial(
                 HttpListener, handle, keep_fields=forwards is not None, tls=service.http_tls
             ),
-            "metrics": partial(HttpListener, _MetricsHandler(service.metrics)),
+            "metrics": partial(HttpListener, partial(_answer_metrics, service.metrics)),
         }
         for protocol, opener in opened.items():
             port, address = places[protocol]
@@ -320,27 +322,19 @@ def _added(given: Mapping[str, Any]) -> dict[str, tuple[type[Endpoint], int, Any
     return found
 
 
-class _MetricsHandler:
-    """Handler of the metrics port: other paths get an empty 200, as in Triton (KS1)."""
-
-    def __init__(self, text: Callable[[], bytes]) -> None:
-        self._text = text
-
-    def __call__(self, cycles: Sequence[RequestResponseCycle]) -> None:
-        for cycle in cycles:
-            if cycle.head.method != "GET":
-                cycle.respond(HttpResponse(405, parts=(error_body("Method Not Allowed"),)))
-                continue
-            is_metrics = cycle.head.path in ("/metrics", "/metrics/")
-            parts = (self._text(),) if is_metrics else ()
-            cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", parts))
+def _answer_metrics(text: Callable[[], bytes], cycles: Sequence[RequestResponseCycle]) -> None:
+    """Answer requests to the metrics port: other paths get an empty 200, as in Triton (KS1)."""
+    for cycle in cycles:
+        if cycle.head.method != "GET":
+            cycle.respond(HttpResponse(405, parts=(error_body("Method Not Allowed"),)))
+            continue
+        parts = (text(),) if cycle.head.path in ("/metrics", "/metrics/") else ()
+        cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", parts))
 
 
 def _spans_of(options: OpenTelemetry) -> Spans:
-    place = entries.place_of("tracers", "opentelemetry")
-    if place is None:
-        raise UnsupportedError("nothing that is installed exports OpenTelemetry spans")
-    found: Spans = entries.load(place)(options)
+    missing = "nothing that is installed exports OpenTelemetry spans"
+    found: Spans = entries.find("tracers", "opentelemetry", missing)(options)
     return found
 
 

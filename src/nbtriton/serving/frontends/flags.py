@@ -28,8 +28,7 @@ from nbtriton.scheduling import MIN_CACHE_BYTES
 from nbtriton.serving.frontends import tracing
 from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.metrics import MetricsConfig, parse_quantiles
-from nbtriton.serving.frontends.service import Limits
-from nbtriton.serving.frontends.tls import Tls
+from nbtriton.serving.frontends.service import Limits, Tls
 from nbtriton.serving.settings import ENDPOINTS
 
 HELP = "see nbtriton serve --help"

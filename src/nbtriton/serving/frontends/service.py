@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +20,6 @@ from nbtriton.common.errors import (
 from nbtriton.model.config import is_ensemble
 from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
 from nbtriton.serving.frontends.logs import LOG_FORMATS, LogSettings, verbose_level
-from nbtriton.serving.frontends.tls import Tls
 from nbtriton.serving.frontends.tracing import TRACE_LEVELS, Tracing, parse_number
 
 if TYPE_CHECKING:
@@ -159,6 +159,89 @@ class Limits:
     idle_s: float = 60.0
     connections: int = 1000
     calls: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS settings of a port; all files are PEM.
+
+    Parameters
+    ----------
+    certificate : str
+        File with the server's certificate and the intermediate certificates.
+    key : str
+        File with its private key, not encrypted.
+    root : str
+        File with the root certificates that verify clients; needed with `mutual`.
+    mutual : bool
+        Whether a client needs a certificate.
+
+    Examples
+    --------
+    >>> Tls("server.crt", "server.key").mutual
+    False
+    """
+
+    certificate: str
+    key: str
+    root: str = ""
+    mutual: bool = False
+
+    def context(self, protocol: str) -> ssl.SSLContext:
+        """Return the context of a port.
+
+        Parameters
+        ----------
+        protocol : str
+            ALPN name: ``"h2"`` or ``"http/1.1"``.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A file is missing, is of the wrong kind, or does not match the other.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols([protocol])
+        _check_file("the server's certificate", self.certificate)
+        _check_file("the server's key", self.key)
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=_no_password)
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"'{self.certificate}' and '{self.key}' are not a certificate and its key in PEM: "
+                f"{_reason(error)}"
+            ) from None
+        if self.mutual:
+            _check_file("the root certificate", self.root)
+            try:
+                context.load_verify_locations(self.root)
+            except ssl.SSLError as error:
+                raise InvalidArgumentError(
+                    f"'{self.root}' holds no certificate in PEM: {_reason(error)}"
+                ) from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def _check_file(what: str, file: str) -> None:
+    if not file:
+        raise InvalidArgumentError(f"TLS needs the file of {what}")
+    try:
+        with Path(file).open("rb"):
+            pass
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{what} cannot be read from '{file}': {error.strerror}"
+        ) from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key asks for a password")
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or str(error)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from nbtriton.backends import BackendSettings, find_backend
 from nbtriton.backends.devices.device_set import visible_gpus
@@ -86,29 +87,22 @@ def validate_repository(
         The directory does not exist.
     """
     with closing(Environments()) as environments:
-        how = _How(auto_complete, settings, stand_in, environments)
-        yield from _findings(directory, config_name, how)
+        how = {
+            "gpus": visible_gpus(), "auto_complete": auto_complete, "settings": settings,
+            "stand_in": stand_in, "environments": environments,
+        }  # fmt: skip
+        yield from _findings(read_repository(directory, config_name=config_name), how)
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """Options of a completion."""
-
-    auto_complete: bool
-    settings: BackendSettings
-    stand_in: bool
-    environments: Environments
-
-
-def _findings(directory: str | Path, config_name: str, how: _How) -> Iterator[Finding]:
-    models = read_repository(directory, config_name=config_name)
+def _findings(models: Sequence[RepositoryModel], how: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the findings; `how` are arguments of `complete_model`."""
     by_name = {model.name: model for model in models}
     read: dict[str, ModelConfig] = {}
     failed: dict[str, TritonError] = {}
     done: dict[str, ModelConfig] = {}
     for model in models:
         try:
-            read[model.name] = read_config(model, auto_complete=how.auto_complete)
+            read[model.name] = read_config(model, auto_complete=how["auto_complete"])
         except TritonError as error:
             failed[model.name] = error
     for model in models:
@@ -160,25 +154,21 @@ def _finding(
     return Finding(name, config, failed.get(name), ignored, found)
 
 
-def _check(model: RepositoryModel, config: ModelConfig, how: _How) -> ModelConfig:
+def _check(model: RepositoryModel, config: ModelConfig, how: Mapping[str, Any]) -> ModelConfig:
     selected = versions_to_keep(config, model.versions)
     _check_versions(model.name, selected, model.versions)
-    if config.backend and not how.stand_in:
-        find_backend(config.backend, how.settings, model.version_directory(max(selected)))
+    if config.backend and not how["stand_in"]:
+        find_backend(config.backend, how["settings"], model.version_directory(max(selected)))
     completed = config
     for version in sorted(selected):
         filename = config.default_model_filename or _DEFAULT_FILES.get(config.backend, "")
         source = model.version_directory(version) / filename
-        if filename and not source.exists() and not how.stand_in:
+        if filename and not source.exists() and not how["stand_in"]:
             raise InternalError(
                 f"load failed for model '{model.name}': version {version} is at UNAVAILABLE "
                 f"state: Internal: model file '{source}' does not exist;"
             )
-        _, completed = complete_model(
-            config, source, version,
-            gpus=visible_gpus(), auto_complete=how.auto_complete, settings=how.settings,
-            stand_in=how.stand_in, environments=how.environments,
-        )  # fmt: skip
+        _, completed = complete_model(config, source, version, **how)
         check_model(completed, source, version)
     return completed
 

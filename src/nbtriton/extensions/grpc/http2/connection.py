@@ -8,7 +8,6 @@ peer's windows. It answers a stream error with RST_STREAM and a connection error
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, Final
 
@@ -31,9 +30,16 @@ from nbtriton.extensions.grpc.http2.hpack import Field, HeaderBlock, HeaderBlock
 from nbtriton.extensions.grpc.http2.streams import (
     TRANSITIONS,
     ClosedStreams,
+    ConnectionTerminated,
+    Event,
+    Http2Limits,
     Http2Stream,
+    PingReceived,
+    ShutdownAcknowledged,
     StreamInput,
+    StreamReset,
     StreamState,
+    TokenBucket,
     allowed,
 )
 from nbtriton.extensions.grpc.http2.writer import FIRST_FRAME_SIZE, FIRST_WINDOW, FrameWriter
@@ -61,57 +67,6 @@ _HAS_STREAM: Mapping[int, bool] = {
 }  # fmt: skip
 
 
-# A frame of a request: its stream, its headers if the stream begins, a part of its content without padding, and
-# whether the request ends. A tuple, as every request makes two, and an object costs five times as much.
-RequestFrame = tuple[Http2Stream, HeaderBlock | None, bytes, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class TrailersReceived:
-    """Trailers, which end a request."""
-
-    stream: Http2Stream
-    headers: HeaderBlock
-
-
-@dataclass(frozen=True, slots=True)
-class StreamReset:
-    """The peer reset a stream, or a stream error reset it."""
-
-    stream: Http2Stream
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class PingReceived:
-    """A PING; it is already acknowledged."""
-
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ShutdownAcknowledged:
-    """The peer has acknowledged `Http2Connection.begin_shutdown`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionTerminated:
-    """A connection error: nothing more is read, and GOAWAY is ready to be sent."""
-
-    code: ErrorCode
-    text: str
-
-
-Event = (
-    RequestFrame
-    | TrailersReceived
-    | StreamReset
-    | PingReceived
-    | ShutdownAcknowledged
-    | ConnectionTerminated
-)
-
-
 class Http2Connection:
     """The server's side of one connection.
 
@@ -125,6 +80,7 @@ class Http2Connection:
 
     Attributes
     ----------
+    writer : FrameWriter
     streams : dict of int to Http2Stream
         Streams that are neither idle nor closed.
     highest_stream_id : int
@@ -140,7 +96,8 @@ class Http2Connection:
     __slots__ = (
         "_cached_blocks", "_closed", "_events", "_goaway_id", "_header_blocks", "_idle_frames", "_long_flags", "_long_id",
         "_long_left", "_max_control_size", "_now", "_offset", "_peer_window", "_received", "_resets", "_rest", "_settings",
-        "_writer", "has_more", "highest_stream_id", "is_greeted", "is_terminated", "limits", "streams",
+        "has_more", "highest_stream_id", "is_greeted", "is_terminated", "limits", "streams",
+        "writer",
     )  # fmt: skip
 
     def __init__(self, limits: Http2Limits, now: float, indexed: Container[Field] = ()) -> None:
@@ -150,10 +107,18 @@ class Http2Connection:
         self.is_greeted = self.is_terminated = self.has_more = False
         self._now = now
         self._events: list[Event] = []
-        self._writer = FrameWriter(indexed, limits.max_unread_replies)
-        self._resets = TokenBucket(limits.max_concurrent_streams, limits.resets_per_s, now)
-        self._idle_frames = TokenBucket(limits.idle_frames_at_once, limits.idle_frames_per_s, now)
-        self._settings = TokenBucket(limits.settings_at_once, limits.settings_per_s, now)
+        self.writer = FrameWriter(indexed, limits.max_unread_replies)
+        # Of a peer that opens streams only to reset them (CVE-2023-44487).
+        self._resets = TokenBucket(
+            "too many calls are given up", limits.max_concurrent_streams, limits.resets_per_s, now
+        )
+        # Of one that floods the connection with frames that need no answer.
+        self._idle_frames = TokenBucket(
+            "too many idle frames", limits.idle_frames_at_once, limits.idle_frames_per_s, now
+        )
+        self._settings = TokenBucket(
+            "too many settings", limits.settings_at_once, limits.settings_per_s, now
+        )
         self._rest, self._offset = b"", 0  # unread bytes and where they begin
         self._max_control_size = max(FIRST_FRAME_SIZE, 2 * limits.max_header_list_size)
         self._header_blocks = HeaderBlockReader(limits.max_header_list_size, self._max_control_size)
@@ -171,8 +136,8 @@ class Http2Connection:
             (frames.MAX_HEADER_LIST_SIZE, limits.max_header_list_size),
         )
         more = limits.connection_window - FIRST_WINDOW
-        self._writer.write(frames.settings_frame(settings))
-        self._writer.write(number_frame(frames.WINDOW_UPDATE, 0, more))
+        self.writer.write(frames.settings_frame(settings))
+        self.writer.write(number_frame(frames.WINDOW_UPDATE, 0, more))
 
     # -- receiving -------------------------------------------------------------------------------
 
@@ -191,8 +156,8 @@ class Http2Connection:
         if self._rest:
             data, offset = (self._rest[offset:] + data, 0) if data else (self._rest, offset)
         try:
-            if self._writer.unread_replies:
-                self._writer.check_unread()
+            if self.writer.unread_replies:
+                self.writer.check_unread()
             offset = self._read(data, offset)
             self._rest, self._offset = (data, offset) if offset < len(data) else (b"", 0)
         except Http2ConnectionError as error:
@@ -226,8 +191,11 @@ class Http2Connection:
                 kind, size = word & 0xFF, word >> 8
                 stream_id &= frames.MAX_STREAM_ID  # without the reserved bit
                 start = offset + _HEAD
-                if size > FIRST_FRAME_SIZE:
-                    self._check_size(kind, size)
+                if size > FIRST_FRAME_SIZE and size > (
+                    self.limits.max_frame_size if kind == DATA else self._max_control_size
+                ):
+                    text = f"a frame of {size} bytes"
+                    raise Http2ConnectionError(text, ErrorCode.FRAME_SIZE_ERROR)
                 if start + size > end:
                     if (
                         kind != DATA
@@ -257,17 +225,13 @@ class Http2Connection:
                 elif kind <= frames.WINDOW_UPDATE:
                     self._receive_control(kind, flags, stream_id, payload)
                 else:  # an extension: ignored (section 5.5)
-                    self._count_idle_frame()
+                    self._idle_frames.acquire(self._now)
             except Http2StreamError as error:
                 self._fail_stream(error)
             if turn <= offset < end:
                 self.has_more = True
                 return offset
         return offset
-
-    def _check_size(self, kind: int, size: int) -> None:
-        if size > (self.limits.max_frame_size if kind == DATA else self._max_control_size):
-            raise Http2ConnectionError(f"a frame of {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
 
     def _fail_stream(self, error: Http2StreamError) -> None:
         stream = self.streams.get(error.stream_id)
@@ -276,17 +240,7 @@ class Http2Connection:
         else:
             self.reset(stream, error.code)
             self._events.append(StreamReset(stream, error.code))
-        self._count_reset()
-
-    def _count_reset(self) -> None:
-        """Terminate a connection whose peer opens streams only to reset them (CVE-2023-44487)."""
-        if not self._resets.acquire(self._now):
-            raise Http2ConnectionError("too many calls are given up", ErrorCode.ENHANCE_YOUR_CALM)
-
-    def _count_idle_frame(self) -> None:
-        """Terminate a connection whose peer floods it with frames that need no answer."""
-        if not self._idle_frames.acquire(self._now):
-            raise Http2ConnectionError("too many idle frames", ErrorCode.ENHANCE_YOUR_CALM)
+        self._resets.acquire(self._now)
 
     def _check_absent(self, stream_id: int, received: StreamInput) -> None:
         """Check a frame on an idle or closed stream; return if it may be ignored."""
@@ -305,7 +259,7 @@ class Http2Connection:
         """Read DATA; `size` includes the padding, which counts for flow control."""
         self._received += size
         if self._received > self.limits.connection_window // 2:
-            self._writer.write(number_frame(frames.WINDOW_UPDATE, 0, self._received))
+            self.writer.write(number_frame(frames.WINDOW_UPDATE, 0, self._received))
             self._received = 0
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -320,7 +274,7 @@ class Http2Connection:
                 raise Http2StreamError(stream_id)
         if not flags & END_STREAM:
             if not size:
-                self._count_idle_frame()
+                self._idle_frames.acquire(self._now)
             stream.received += size
             if stream.received > self.limits.stream_window:
                 raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
@@ -390,7 +344,7 @@ class Http2Connection:
         if not flags & END_STREAM or not headers.are_trailers or stream.expected:
             raise Http2StreamError(stream_id)
         self._end_request(stream)
-        self._events.append(TrailersReceived(stream, headers))
+        self._events.append((stream, None, b"", True))
 
     def _receive_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if _HAS_STREAM.get(kind, bool(stream_id)) != bool(stream_id):
@@ -403,7 +357,7 @@ class Http2Connection:
 
     def _receive_priority(self, _: int, stream_id: int, payload: bytes) -> None:
         """Check the form of PRIORITY, which is otherwise ignored (RFC 9113 section 5.3.2)."""
-        self._count_idle_frame()
+        self._idle_frames.acquire(self._now)
         if len(payload) != 5:
             code = ErrorCode.FRAME_SIZE_ERROR
         elif frames.read_dependency(payload) == stream_id:
@@ -421,7 +375,7 @@ class Http2Connection:
             return
         self._move(stream, _CLOSED)
         self._events.append(StreamReset(stream, int.from_bytes(payload, "big")))
-        self._count_reset()
+        self._resets.acquire(self._now)
 
     def _receive_settings(self, flags: int, _: int, payload: bytes) -> None:
         if flags & frames.ACK:
@@ -429,18 +383,17 @@ class Http2Connection:
                 raise Http2ConnectionError(
                     "an acknowledgement of settings with settings", ErrorCode.FRAME_SIZE_ERROR
                 )
-            self._count_idle_frame()
+            self._idle_frames.acquire(self._now)
             return
-        if not self._settings.acquire(self._now):
-            raise Http2ConnectionError("too many settings", ErrorCode.ENHANCE_YOUR_CALM)
+        self._settings.acquire(self._now)
         for name, value in frames.read_settings(payload):
             if name == frames.INITIAL_WINDOW_SIZE:
                 self._set_peer_window(value)
             elif name == frames.MAX_FRAME_SIZE:
-                self._writer.frame_size = value
+                self.writer.frame_size = value
             elif name == frames.HEADER_TABLE_SIZE:
-                self._writer.set_max_table_size(value)
-        self._writer.reply(frame(frames.SETTINGS, frames.ACK, 0))
+                self.writer.set_max_table_size(value)
+        self.writer.reply(frame(frames.SETTINGS, frames.ACK, 0))
         for stream in list(self.streams.values()):
             if stream.queue is not None:
                 self._send_queue(stream)
@@ -459,10 +412,10 @@ class Http2Connection:
 
     def _receive_ping(self, flags: int, _: int, payload: bytes) -> None:
         if not flags & frames.ACK:
-            self._writer.reply(frame(frames.PING, frames.ACK, 0, payload))
-            self._events.append(PingReceived(payload))
+            self.writer.reply(frame(frames.PING, frames.ACK, 0, payload))
+            self._events.append(PingReceived())
             return
-        self._count_idle_frame()
+        self._idle_frames.acquire(self._now)
         if payload == _SHUTDOWN_PING:
             self._events.append(ShutdownAcknowledged())
 
@@ -477,12 +430,12 @@ class Http2Connection:
     def _receive_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & frames.MAX_WINDOW
         if more < _SMALL_UPDATE:  # many larger updates would exceed the largest window
-            self._count_idle_frame()
+            self._idle_frames.acquire(self._now)
         if not stream_id:
             if not more:
                 raise Http2ConnectionError("a window update of 0")
-            self._writer.window += more
-            if self._writer.window > frames.MAX_WINDOW:
+            self.writer.window += more
+            if self.writer.window > frames.MAX_WINDOW:
                 raise Http2ConnectionError(
                     "a window that is too large", ErrorCode.FLOW_CONTROL_ERROR
                 )
@@ -503,9 +456,7 @@ class Http2Connection:
     def acknowledge(self, stream: Http2Stream) -> None:
         """Update a stream's window once half of it is used; its data has been read."""
         if stream.received > self.limits.stream_window // 2 and stream.state is _OPEN:
-            self._writer.write(
-                number_frame(frames.WINDOW_UPDATE, stream.stream_id, stream.received)
-            )
+            self.writer.write(number_frame(frames.WINDOW_UPDATE, stream.stream_id, stream.received))
             stream.received = 0
 
     _CONTROL: ClassVar[Mapping[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
@@ -529,7 +480,7 @@ class Http2Connection:
 
     def _send_reset(self, stream_id: int, code: ErrorCode) -> None:
         self._closed.ignore(stream_id)
-        self._writer.write(number_frame(frames.RST_STREAM, stream_id, code))
+        self.writer.write(number_frame(frames.RST_STREAM, stream_id, code))
 
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
         """Reset a stream; no effect on a closed one."""
@@ -559,7 +510,7 @@ class Http2Connection:
         if stream.queue is not None:
             stream.trailers = fields
             return
-        self._writer.write_headers(stream.stream_id, fields, end_stream=end_stream)
+        self.writer.write_headers(stream.stream_id, fields, end_stream=end_stream)
         if end_stream:
             self._resets.earned += 1
             state = allowed(_ON_SEND_END[stream.state], stream.stream_id)
@@ -572,7 +523,7 @@ class Http2Connection:
         """Send data as soon as the peer's windows have room; no effect on a closed stream."""
         if stream.state is not _CLOSED:
             self._idle_frames.earned += _EARNED
-            self._writer.write_data(stream, pieces)
+            self.writer.write_data(stream, pieces)
 
     def send_response(
         self,
@@ -582,7 +533,7 @@ class Http2Connection:
         trailers: tuple[Field, ...],
     ) -> None:
         """Send a whole response, in one step if possible: `send_headers`, `send_data`, `send_headers`."""
-        if stream.state is _HALF_CLOSED_REMOTE and self._writer.write_response(
+        if stream.state is _HALF_CLOSED_REMOTE and self.writer.write_response(
             stream, headers, data, trailers
         ):
             self._resets.earned += 1
@@ -596,11 +547,11 @@ class Http2Connection:
 
     def _send_queue(self, stream: Http2Stream) -> None:
         """Send as much of a stream's queue as the windows allow, and then its trailers."""
-        if self._writer.write_queue(stream) and stream.trailers is not None:
+        if self.writer.write_queue(stream) and stream.trailers is not None:
             self.send_headers(stream, stream.trailers, end_stream=True)
 
     def _send_blocked(self) -> None:
-        writer = self._writer
+        writer = self.writer
         for stream in list(writer.blocked):
             if writer.window <= 0 or writer.is_paused:
                 return
@@ -608,26 +559,22 @@ class Http2Connection:
 
     def discard(self, stream: Http2Stream) -> None:
         """Drop a stream's queue and its trailers."""
-        self._writer.discard(stream)
+        self.writer.discard(stream)
         stream.trailers = None
-
-    def pause_sending(self) -> None:
-        """Queue all data: the transport's buffers are full."""
-        self._writer.is_paused = True
 
     def resume_sending(self) -> None:
         """Send the queued data."""
-        self._writer.resume()
+        self.writer.resume()
         self._send_blocked()
 
     def send_ping(self) -> None:
         """Send PING, for the peer to acknowledge."""
-        self._writer.write(frame(frames.PING, 0, 0, bytes(8)))
+        self.writer.write(frame(frames.PING, 0, 0, bytes(8)))
 
     def begin_shutdown(self) -> None:
         """Send the first GOAWAY of a graceful shutdown, and a PING for the peer to acknowledge (section 6.8)."""
         self._send_goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, "")
-        self._writer.write(frame(frames.PING, 0, 0, _SHUTDOWN_PING))
+        self.writer.write(frame(frames.PING, 0, 0, _SHUTDOWN_PING))
 
     def finish_shutdown(self) -> None:
         """Send the second GOAWAY; ignore streams that begin from now on."""
@@ -643,91 +590,8 @@ class Http2Connection:
 
     def _send_goaway(self, last: int, code: ErrorCode, text: str) -> None:
         payload = _TWO_NUMBERS.pack(last, code) + text.encode()
-        self._writer.write(frame(frames.GOAWAY, 0, 0, payload))
-
-    @property
-    def has_data_to_send(self) -> bool:
-        """True if `data_to_send` would return something."""
-        return bool(self._writer.out)
+        self.writer.write(frame(frames.GOAWAY, 0, 0, payload))
 
     def data_to_send(self) -> bytes | list[bytes | memoryview]:
         """Return the bytes to send; in pieces if joining them would copy long data."""
-        return self._writer.data_to_send()
-
-
-class TokenBucket:
-    """At most `size` tokens at once and `per_s` a second in the long run; full at first.
-
-    Parameters
-    ----------
-    size : int
-    per_s : float
-    now : float
-        Seconds, of any clock.
-
-    Attributes
-    ----------
-    earned : int
-        Tokens added by the owner of the bucket since the last `acquire`.
-    """
-
-    __slots__ = ("_left", "_per_s", "_size", "_then", "earned")
-
-    def __init__(self, size: int, per_s: float, now: float) -> None:
-        self._size = size
-        self._per_s = per_s
-        self._left = float(size)
-        self._then = now
-        self.earned = 0
-
-    def acquire(self, now: float) -> bool:
-        """Take a token; False if none is left."""
-        gained = self.earned + (now - self._then) * self._per_s
-        self._left = min(self._left + gained, self._size)
-        self._then = now
-        self.earned = 0
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Http2Limits:
-    """Resources that one peer may use.
-
-    Parameters
-    ----------
-    max_concurrent_streams : int
-        Concurrent streams, and how many streams the peer may reset at once.
-    max_header_list_size : int
-        As HPACK counts. Beyond twice that, a block is not read at all.
-    max_frame_size : int
-        Of DATA frames.
-    stream_window, connection_window : int
-        Bytes that the peer may send before WINDOW_UPDATE.
-    resets_per_s : float
-        Mean rate of streams that the peer may reset, in addition to one for each response (CVE-2023-44487).
-    settings_at_once, settings_per_s : float
-        Burst and mean rate of SETTINGS: each may affect every stream.
-    idle_frames_at_once, idle_frames_per_s : int, float
-        Burst and mean rate of idle frames, in addition to four for each call and message: small
-        WINDOW_UPDATE, PRIORITY, acknowledgements, empty DATA and unknown frames.
-    max_unread_replies : int
-        Acknowledgements and header blocks for a peer that does not read; a long block counts for several.
-    turn_bytes : int
-        Bytes after which `receive_data` returns, so that other clients get a turn: some 20 short requests.
-    """
-
-    max_concurrent_streams: int = 1000
-    max_header_list_size: int = 16 << 10
-    max_frame_size: int = 4 << 20
-    stream_window: int = 4 << 20
-    connection_window: int = 16 << 20
-    resets_per_s: float = 100
-    settings_at_once: int = 100
-    settings_per_s: float = 10
-    idle_frames_at_once: int = 10_000
-    idle_frames_per_s: float = 1000
-    max_unread_replies: int = 10_000
-    turn_bytes: int = 4 << 10
+        return self.writer.data_to_send()

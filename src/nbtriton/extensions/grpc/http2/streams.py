@@ -1,4 +1,4 @@
-"""Streams of one connection: states, windows and queues (RFC 9113 sections 5.1, 5.2 and 6.9).
+"""Streams of one connection: states, windows, queues (RFC 9113 sections 5.1, 5.2 and 6.9), events, and a peer's limits.
 
 Theory of operation
 -------------------
@@ -55,7 +55,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from nbtriton.extensions.grpc.http2.frames import ErrorCode, Http2ConnectionError, Http2StreamError
-from nbtriton.extensions.grpc.http2.hpack import Field
+from nbtriton.extensions.grpc.http2.hpack import Field, HeaderBlock
 
 
 class StreamState(IntEnum):
@@ -151,6 +151,40 @@ class Http2Stream:
     trailers: tuple[Field, ...] | None = None
 
 
+# A frame of a request: its stream, its headers if the stream begins, a part of its content without padding, and
+# whether the request ends. Trailers, which end it, are a frame without headers and content. A tuple, as every request makes two, and an object costs five times as much.
+RequestFrame = tuple[Http2Stream, HeaderBlock | None, bytes, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReset:
+    """The peer reset a stream, or a stream error reset it."""
+
+    stream: Http2Stream
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class PingReceived:
+    """A PING; it is already acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownAcknowledged:
+    """The peer has acknowledged `Http2Connection.begin_shutdown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionTerminated:
+    """A connection error: nothing more is read, and GOAWAY is ready to be sent."""
+
+    code: ErrorCode
+    text: str
+
+
+Event = RequestFrame | StreamReset | PingReceived | ShutdownAcknowledged | ConnectionTerminated
+
+
 # Limits of streams reset here whose peer may not know it, and of gaps between identifiers.
 _MAX_IGNORED, _MAX_GAPS = 1000, 256
 
@@ -180,3 +214,83 @@ class ClosedStreams:
 
     def was_skipped(self, stream_id: int) -> bool:
         return any(stream_id in gap for gap in self._gaps)
+
+
+class TokenBucket:
+    """At most `size` tokens at once and `per_s` a second in the long run; full at first.
+
+    Parameters
+    ----------
+    excess : str
+        Text of the error of a peer that takes more.
+    size : int
+    per_s : float
+    now : float
+        Seconds, of any clock.
+
+    Attributes
+    ----------
+    earned : int
+        Tokens added by the owner of the bucket since the last `acquire`.
+    """
+
+    __slots__ = ("_excess", "_left", "_per_s", "_size", "_then", "earned")
+
+    def __init__(self, excess: str, size: int, per_s: float, now: float) -> None:
+        self._excess = excess
+        self._size = size
+        self._per_s = per_s
+        self._left = float(size)
+        self._then = now
+        self.earned = 0
+
+    def acquire(self, now: float) -> None:
+        """Take a token; raises Http2ConnectionError if none is left."""
+        gained = self.earned + (now - self._then) * self._per_s
+        self._left = min(self._left + gained, self._size)
+        self._then = now
+        self.earned = 0
+        if self._left < 1:
+            raise Http2ConnectionError(self._excess, ErrorCode.ENHANCE_YOUR_CALM)
+        self._left -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """Resources that one peer may use.
+
+    Parameters
+    ----------
+    max_concurrent_streams : int
+        Concurrent streams, and how many streams the peer may reset at once.
+    max_header_list_size : int
+        As HPACK counts. Beyond twice that, a block is not read at all.
+    max_frame_size : int
+        Of DATA frames.
+    stream_window, connection_window : int
+        Bytes that the peer may send before WINDOW_UPDATE.
+    resets_per_s : float
+        Mean rate of streams that the peer may reset, in addition to one for each response (CVE-2023-44487).
+    settings_at_once, settings_per_s : float
+        Burst and mean rate of SETTINGS: each may affect every stream.
+    idle_frames_at_once, idle_frames_per_s : int, float
+        Burst and mean rate of idle frames, in addition to four for each call and message: small
+        WINDOW_UPDATE, PRIORITY, acknowledgements, empty DATA and unknown frames.
+    max_unread_replies : int
+        Acknowledgements and header blocks for a peer that does not read; a long block counts for several.
+    turn_bytes : int
+        Bytes after which `receive_data` returns, so that other clients get a turn: some 20 short requests.
+    """
+
+    max_concurrent_streams: int = 1000
+    max_header_list_size: int = 16 << 10
+    max_frame_size: int = 4 << 20
+    stream_window: int = 4 << 20
+    connection_window: int = 16 << 20
+    resets_per_s: float = 100
+    settings_at_once: int = 100
+    settings_per_s: float = 10
+    idle_frames_at_once: int = 10_000
+    idle_frames_per_s: float = 1000
+    max_unread_replies: int = 10_000
+    turn_bytes: int = 4 << 10

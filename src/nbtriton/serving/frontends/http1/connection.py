@@ -27,15 +27,14 @@ from nbtriton.serving.frontends.http1.response import (
     Data,
     HttpResponse,
     RequestHead,
-    RequestResponseCycle,
     chunked_head,
     error_body,
     response_head,
 )
 from nbtriton.serving.frontends.listener import Endpoint, Listener, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
-from nbtriton.serving.frontends.service import Service
-from nbtriton.serving.frontends.tls import Tls
+from nbtriton.serving.frontends.service import Service, Tls
+from nbtriton.serving.frontends.tracing import NOT_SEEN
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import JoinBatch
@@ -47,6 +46,78 @@ _JOINED = 64 << 10
 _PIPELINED = 16
 # Time in which the input of a refused client is discarded, so that the client can read the refusal.
 _LINGER_S = 2.0
+
+
+class RequestResponseCycle:
+    """A complete request and its response; may be answered from any thread.
+
+    Call either `respond` once, or `begin`, `chunk` any number of times, and `end`.
+
+    Parameters
+    ----------
+    connection : HttpConnection
+    head : RequestHead
+    data : bytes-like
+        Padding and the body.
+    start : int
+        Offset of the body in `data`, which aligns the tensors in it.
+
+    Attributes
+    ----------
+    finished : bool
+        Whether it is answered, or the client has disconnected.
+    keep_alive : bool
+        Whether the connection stays open after the response.
+    on_disconnect : callable
+        Called if the client disconnects before the response.
+    ends_with_client : bool
+        Whether a half-closed client counts as disconnected; otherwise it may still read.
+    received_ns : tuple of int
+        Arrival of the first and the last byte; zeros without tracing.
+    """
+
+    __slots__ = (
+        "_connection", "data", "ends_with_client", "finished", "head", "keep_alive", "on_disconnect", "received_ns",
+        "start",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: HttpConnection, head: RequestHead, data: Data = b"", start: int = 0
+    ) -> None:
+        self._connection = connection
+        self.head = head
+        self.data = data
+        self.start = start
+        self.keep_alive = head.keep_alive
+        self.finished = False
+        self.ends_with_client = False
+        self.on_disconnect: Callable[[], object] | None = None
+        self.received_ns = NOT_SEEN
+
+    @property
+    def body(self) -> Data:
+        """Body of the request."""
+        return memoryview(self.data)[self.start :] if self.start else self.data
+
+    def respond(self, response: HttpResponse) -> None:
+        """Send a whole response."""
+        self._connection.run(self._connection.respond, self, response)
+
+    def begin(self, status: int, content_type: bytes) -> None:
+        """Start a response of unknown length."""
+        self._connection.run(self._connection.begin, self, status, content_type)
+
+    def chunk(self, data: bytes) -> None:
+        """Send the next part of the response's body."""
+        self._connection.run(self._connection.chunk, self, data)
+
+    def end(self) -> None:
+        """Finish a response of unknown length."""
+        self._connection.run(self._connection.end, self)
+
+    def work(self, task: Callable[[], None]) -> None:
+        """Run a long task on a worker, off the loop."""
+        self._connection.listener.thread.run_on_worker(task)
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -228,10 +299,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             function(*arguments)
         else:
             thread.post(function, *arguments)
-
-    def work(self, task: Callable[[], None]) -> None:
-        """Run a long task on a worker of the loop."""
-        self.listener.thread.run_on_worker(task)
 
     def respond(self, cycle: RequestResponseCycle, response: HttpResponse) -> None:
         """Send a whole response."""

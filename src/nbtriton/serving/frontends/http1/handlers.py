@@ -19,12 +19,12 @@ from nbtriton.common.errors import (
 )
 from nbtriton.model.config import to_reported_dict
 from nbtriton.serving.frontends.http1 import inference
+from nbtriton.serving.frontends.http1.connection import RequestResponseCycle
 from nbtriton.serving.frontends.http1.response import (
     JSON,
     TEXT,
     HttpResponse,
     RequestHead,
-    RequestResponseCycle,
     error_body,
     error_response,
     unexpected_error,
@@ -208,7 +208,7 @@ class Handlers:
             return _OK_JSON
         if "raw_handle" not in given:
             raise InvalidArgumentError(missing.format("raw_handle"))
-        handle = decode_base64(jsontext.member_as_string(given["raw_handle"], "b64"))
+        handle = decode_base64(jsontext.as_string(jsontext.member(given["raw_handle"], "b64")))
         size, device = (
             jsontext.as_uint(jsontext.member(given, field)) for field in ("byte_size", "device_id")
         )

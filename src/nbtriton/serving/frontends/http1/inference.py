@@ -13,34 +13,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nbtriton.common.errors import InvalidArgumentError, TritonError, UnsupportedError
 from nbtriton.runtime.engine import BARE_FINAL
 from nbtriton.serving.frontends.buffers import DecompressionError, Decompressor, OversizeError
+from nbtriton.serving.frontends.http1.connection import RequestResponseCycle
 from nbtriton.serving.frontends.http1.response import (
     JSON,
     TEXT,
     Data,
     HttpResponse,
     RequestHead,
-    RequestResponseCycle,
     error_body,
     error_response,
     unexpected_error,
 )
 from nbtriton.serving.frontends.kserve.call import Responder, submit_together
 from nbtriton.serving.frontends.kserve.json_codec import (
-    Answer,
     JsonTemplates,
     decode_generate,
     decode_infer,
     encode_generate,
     encode_infer,
 )
-from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError, ShortReads
+from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError
 from nbtriton.serving.frontends.kserve.wire import BrokenStringError, read_version
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
     from nbtriton.serving.frontends.kserve.call import InferCall
-    from nbtriton.serving.frontends.kserve.shared_memory import SharedMemory
+    from nbtriton.serving.frontends.kserve.shared_memory import Leasing
     from nbtriton.serving.frontends.service import Forwards, Service
 
 T = TypeVar("T")
@@ -107,20 +106,14 @@ class InferResponder(HttpResponder):
         Source of the class labels.
     encoding : str
         Content coding of the body: ``identity``, ``gzip`` or ``deflate``.
+    *request
+        As for `HttpResponder`.
     """
 
     __slots__ = ("_encoding", "_response", "_service")
 
-    def __init__(
-        self,
-        cycle: RequestResponseCycle,
-        signature: ModelSignature,
-        version: int,
-        call: InferCall,
-        service: Service,
-        encoding: str,
-    ) -> None:
-        super().__init__(cycle, signature, version, call)
+    def __init__(self, service: Service, encoding: str, *request: Any) -> None:
+        super().__init__(*request)
         self._service = service
         self._encoding = encoding
         self._response: HttpResponse | None = None
@@ -143,14 +136,9 @@ class InferResponder(HttpResponder):
         batches = self.signature.max_batch_size > 0
         labels = self._service.labels
         try:
-            answer = self.encode(encode_infer, request, response, batches, labels)
+            parts, length = self.encode(encode_infer, request, response, batches, labels)
         except TritonError as error:
             return error_response(error, TEXT)
-        return self._packed(answer)
-
-    def _packed(self, answer: Answer) -> HttpResponse:
-        parts = answer.parts
-        length = answer.header_length
         headers = ((b"Inference-Header-Content-Length", b"%d" % length),) if length else ()
         kind = _BINARY if length else JSON
         if self._encoding == "identity":
@@ -168,10 +156,8 @@ class GenerateResponder(HttpResponder):
 
     __slots__ = ("_body", "_count", "_status")
 
-    def __init__(
-        self, cycle: RequestResponseCycle, signature: ModelSignature, version: int, call: InferCall
-    ) -> None:
-        super().__init__(cycle, signature, version, call)
+    def __init__(self, *request: Any) -> None:
+        super().__init__(*request)
         self._count = 0
         self._status = 200
         self._body = b""
@@ -264,7 +250,7 @@ class Inference:
         self._join_batch = join_batch
         self.server = service.server
         self.templates = JsonTemplates()
-        self.short = ShortReads(service.shared_memory, READ_AT_ONCE)
+        self.short = partial(service.shared_memory.lease, at_once=READ_AT_ONCE)
 
     def infer(self, head: RequestHead, name: str, version: str) -> RouteHandler:
         """Return the handler of a POST to ``…/infer``."""
@@ -364,9 +350,9 @@ class _Infer:
                 data, start = cycle.data, cycle.start
                 length = self._header_length(len(data) - start)
                 if length <= LONG_JSON:
-                    memory = self._inference.short
+                    short = self._inference.short
                     try:
-                        return self._decode(cycle, signature, number, data, start, length, memory)
+                        return self._decode(cycle, signature, number, data, start, length, short)
                     except LongReadError:
                         pass
             elif self._given not in _COMPRESSED:
@@ -397,8 +383,8 @@ class _Infer:
         if self._given != _PLAIN:
             data, start = self._decompressed(cycle), 0
         length = self._header_length(len(data) - start)
-        memory = self._inference.service.shared_memory
-        return self._decode(cycle, signature, version, data, start, length, memory)
+        leasing = self._inference.service.shared_memory.lease
+        return self._decode(cycle, signature, version, data, start, length, leasing)
 
     def _decode(
         self,
@@ -408,19 +394,19 @@ class _Infer:
         data: Data,
         start: int,
         length: int,
-        memory: SharedMemory | ShortReads,
+        leasing: Leasing,
     ) -> HttpResponder | None:
         inference = self._inference
         service = inference.service
         try:
-            call = decode_infer(data, length, signature, memory, inference.templates, start)
+            call = decode_infer(data, length, signature, leasing, inference.templates, start)
         except TritonError as error:
             kind = TEXT if isinstance(error, BrokenStringError) else JSON
             cycle.respond(error_response(error, kind))
             return None
         if service.forwards is not None:
             call.add_parameters(_forwarded(service.forwards, self._fields))
-        return InferResponder(cycle, signature, version, call, service, self._wanted)
+        return InferResponder(service, self._wanted, cycle, signature, version, call)
 
     def _decompressed(self, cycle: RequestResponseCycle) -> memoryview:
         if not cycle.body:

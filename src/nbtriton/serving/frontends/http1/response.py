@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.serving.frontends.kserve.jsontext import dumps
-from nbtriton.serving.frontends.tracing import NOT_SEEN
 
 Data = bytes | memoryview
 
@@ -127,86 +126,3 @@ class RequestHead:
     keep_alive: bool = True
     old: bool = False
     route_handler: Any = None
-
-
-class ResponseWriter(Protocol):
-    """Writer of a connection's responses, on its loop."""
-
-    def run(self, function: Callable[..., None], *arguments: Any) -> None: ...
-    def respond(self, cycle: RequestResponseCycle, response: HttpResponse) -> None: ...
-    def begin(self, cycle: RequestResponseCycle, status: int, content_type: bytes) -> None: ...
-    def chunk(self, cycle: RequestResponseCycle, data: bytes) -> None: ...
-    def end(self, cycle: RequestResponseCycle) -> None: ...
-    def work(self, task: Callable[[], None]) -> None: ...
-
-
-class RequestResponseCycle:
-    """A complete request and its response; may be answered from any thread.
-
-    Call either `respond` once, or `begin`, `chunk` any number of times, and `end`.
-
-    Parameters
-    ----------
-    writer : ResponseWriter
-    head : RequestHead
-    data : bytes-like
-        Padding and the body.
-    start : int
-        Offset of the body in `data`, which aligns the tensors in it.
-
-    Attributes
-    ----------
-    finished : bool
-        Whether it is answered, or the client has disconnected.
-    keep_alive : bool
-        Whether the connection stays open after the response.
-    on_disconnect : callable
-        Called if the client disconnects before the response.
-    ends_with_client : bool
-        Whether a half-closed client counts as disconnected; otherwise it may still read.
-    received_ns : tuple of int
-        Arrival of the first and the last byte; zeros without tracing.
-    """
-
-    __slots__ = (
-        "data", "ends_with_client", "finished", "head", "keep_alive", "on_disconnect", "received_ns",
-        "start", "writer",
-    )  # fmt: skip
-
-    def __init__(
-        self, writer: ResponseWriter, head: RequestHead, data: Data = b"", start: int = 0
-    ) -> None:
-        self.writer = writer
-        self.head = head
-        self.data = data
-        self.start = start
-        self.keep_alive = head.keep_alive
-        self.finished = False
-        self.ends_with_client = False
-        self.on_disconnect: Callable[[], object] | None = None
-        self.received_ns = NOT_SEEN
-
-    @property
-    def body(self) -> Data:
-        """Body of the request."""
-        return memoryview(self.data)[self.start :] if self.start else self.data
-
-    def respond(self, response: HttpResponse) -> None:
-        """Send a whole response."""
-        self.writer.run(self.writer.respond, self, response)
-
-    def begin(self, status: int, content_type: bytes) -> None:
-        """Start a response of unknown length."""
-        self.writer.run(self.writer.begin, self, status, content_type)
-
-    def chunk(self, data: bytes) -> None:
-        """Send the next part of the response's body."""
-        self.writer.run(self.writer.chunk, self, data)
-
-    def end(self) -> None:
-        """Finish a response of unknown length."""
-        self.writer.run(self.writer.end, self)
-
-    def work(self, task: Callable[[], None]) -> None:
-        """Run a long task on a worker, off the loop."""
-        self.writer.work(task)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.base import Response
     from nbtriton.model.tensors import Array
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature, Server, Trace
-    from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+    from nbtriton.serving.frontends.kserve.shared_memory import Lease, Leasing
 
 T = TypeVar("T")
 _log = logging.getLogger("nbtriton.serving.frontends")
@@ -105,11 +105,9 @@ class InferCall:
             raise UnsupportedError("string correlation ID cannot be longer than 128 characters")
         self.options.correlation_id = text or 0
 
-    def lease(
-        self, memory: SharedMemory | ShortReads, region: str, offset: int, size: int
-    ) -> Lease:
+    def lease(self, leasing: Leasing, region: str, offset: int, size: int) -> Lease:
         """Return a part of a shared-memory region, held until `release`."""
-        lease = memory.lease(region, offset, size)
+        lease = leasing(region, offset, size)
         self.leases.append(lease)
         return lease
 
@@ -174,15 +172,8 @@ class InferTemplate:
             end += size
         options = options.copy()
         options.request_id = ""
-        return cls(
-            tuple(described),
-            tuple(heads),
-            end,
-            call.outputs,
-            call.default,
-            options,
-            call.empty_final,
-        )
+        layout = tuple(described), tuple(heads), end
+        return cls(*layout, call.outputs, call.default, options, call.empty_final)
 
     def call(self, data: bytes | memoryview, start: int, request_id: str) -> InferCall:
         """Return a request whose arrays view `data`, from offset `start` on."""

@@ -10,7 +10,6 @@ import math
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from nbtriton.model.config import TensorSpec
     from nbtriton.model.tensors import Array
     from nbtriton.runtime.engine import ModelSignature
-    from nbtriton.serving.frontends.kserve.shared_memory import Lease, SharedMemory, ShortReads
+    from nbtriton.serving.frontends.kserve.shared_memory import Lease, Leasing
     from nbtriton.serving.frontends.kserve.wire import Labels
 
 _NO_JSON = ("FP16", "BF16")  # KS24
@@ -56,7 +55,7 @@ def decode_infer(
     data: bytes | memoryview,
     header_length: int,
     signature: ModelSignature,
-    shared_memory: SharedMemory | ShortReads,
+    leasing: Leasing,
     templates: JsonTemplates | None = None,
     start: int = 0,
 ) -> InferCall:
@@ -69,8 +68,8 @@ def decode_infer(
     header_length : int
         Length of the JSON text in bytes; 0 for a raw request.
     signature : ModelSignature
-    shared_memory : SharedMemory
-        The registered regions.
+    leasing : callable
+        `SharedMemory.lease` of the registered regions, perhaps with a limit.
     templates : JsonTemplates, optional
         Templates of earlier requests.
     start : int
@@ -101,14 +100,12 @@ def decode_infer(
     try:
         if type(document) is dict:
             if "id" in document:
-                call.options.request_id = jsontext.as_string(
-                    document["id"], "Unable to parse 'id': "
-                )
+                call.options.request_id = jsontext.as_string(document["id"], "id")
             if "parameters" in document:
                 _read_parameters(document["parameters"], call)
-        inputs = _read_inputs(document, body, signature, shared_memory, call)
+        inputs = _read_inputs(document, body, signature, leasing, call)
         if type(document) is dict and "outputs" in document:
-            _read_outputs(document, shared_memory, call)
+            _read_outputs(document, leasing, call)
         call.set_inputs(signature, inputs)
     except BaseException:
         call.release()
@@ -131,7 +128,7 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
     options = call.options
     for name, value in parameters.items():
         if name == "binary_data_output":
-            if jsontext.as_bool(value, "Unable to parse 'binary_data_output': "):
+            if jsontext.as_bool(value, "binary_data_output"):
                 call.default = OutputRequest("binary")
             else:
                 call.default = OutputRequest()
@@ -139,14 +136,14 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
             if type(value) is int and value in _UINT64:
                 options.correlation_id = value
             else:
-                call.set_sequence_id(jsontext.as_string(value, "Unable to parse 'sequence_id': "))
+                call.set_sequence_id(jsontext.as_string(value, "sequence_id"))
         elif name in SEQUENCE_FLAGS:
-            if jsontext.as_bool(value, f"Unable to parse '{name}': "):
+            if jsontext.as_bool(value, name):
                 options.flags |= SEQUENCE_FLAGS[name]
         elif name == "priority":
-            options.priority = jsontext.as_uint(value, "Unable to parse 'priority': ")
+            options.priority = jsontext.as_uint(value, "priority")
         elif name == "timeout":
-            options.timeout_us = jsontext.as_uint(value, "Unable to parse 'timeout': ")
+            options.timeout_us = jsontext.as_uint(value, "timeout")
         elif name.startswith("triton_"):
             raise InvalidArgumentError(_RESERVED)
         else:
@@ -179,30 +176,28 @@ def _read_inputs(
     document: Any,
     blobs: memoryview,
     signature: ModelSignature,
-    shared_memory: SharedMemory | ShortReads,
+    leasing: Leasing,
     call: InferCall,
 ) -> list[wire.WireInput]:
     inputs: list[wire.WireInput] = []
     model = signature.name
     names: set[str] = set()
     offset = 0
-    for item in jsontext.member_as_array(document, "inputs", "Unable to parse 'inputs': "):
+    for item in jsontext.member_as(jsontext.as_array, document, "inputs"):
         parameters = _parameters_of(item)
         _check_one_source(item, parameters)
-        name = jsontext.member_as_string(item, "name", "Unable to parse 'name': ")
-        datatype = jsontext.member_as_string(item, "datatype", "Unable to parse 'datatype': ")
+        name = jsontext.member_as(jsontext.as_string, item, "name")
+        datatype = jsontext.member_as(jsontext.as_string, item, "datatype")
         shape = tuple(
-            jsontext.as_uint(dim, "Unable to parse 'shape': ")
-            for dim in jsontext.member_as_array(item, "shape", "Unable to parse 'shape': ")
+            jsontext.as_uint(dim, "shape")
+            for dim in jsontext.member_as(jsontext.as_array, item, "shape")
         )
         if name in names:
             raise wire.duplicate_input(name, call.request_id)
         names.add(name)
         data: bytes | memoryview | np.ndarray[Any, Any] | list[bytes]
         if "binary_data_size" in parameters:
-            size = jsontext.as_uint(
-                parameters["binary_data_size"], "Unable to parse 'binary_data_size': "
-            )
+            size = jsontext.as_uint(parameters["binary_data_size"], "binary_data_size")
             if size > len(blobs) - offset:
                 raise InvalidArgumentError(
                     f"unexpected size for input '{name}', expecting "
@@ -210,7 +205,7 @@ def _read_inputs(
                 )
             data = blobs[offset : offset + size]
             offset += size
-        elif parameters and (lease := _lease(parameters, shared_memory, call)) is not None:
+        elif parameters and (lease := _lease(parameters, leasing, call)) is not None:
             data = shared_bytes(lease, datatype, signature)
         else:
             data = _json_tensor(item["data"], name, datatype, shape, model, call.request_id)
@@ -237,19 +232,17 @@ def _check_one_source(item: Any, parameters: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(_FIELDS + says)
 
 
-def _lease(
-    parameters: Mapping[str, Any], shared_memory: SharedMemory | ShortReads, call: InferCall
-) -> Lease | None:
+def _lease(parameters: Mapping[str, Any], leasing: Leasing, call: InferCall) -> Lease | None:
     """Return the lease of a tensor in shared memory; None for other tensors."""
     region = parameters.get("shared_memory_region", "")
-    region = jsontext.as_string(region, "Unable to parse 'shared_memory_region': ")
+    region = jsontext.as_string(region, "shared_memory_region")
     offset, size = (
-        jsontext.as_uint(parameters.get(name, 0), f"Unable to parse '{name}': ")
+        jsontext.as_uint(parameters.get(name, 0), name)
         for name in ("shared_memory_offset", "shared_memory_byte_size")
     )
     if "shared_memory_region" not in parameters:
         return None
-    return call.lease(shared_memory, region, offset, size)
+    return call.lease(leasing, region, offset, size)
 
 
 def _json_tensor(
@@ -392,24 +385,22 @@ def _refuse_elements(flat: list[Any], wanted: frozenset[type], message: str, cou
 # -- outputs -----------------------------------------------------------------------------------------
 
 
-def _read_outputs(document: Any, shared_memory: SharedMemory | ShortReads, call: InferCall) -> None:
+def _read_outputs(document: Any, leasing: Leasing, call: InferCall) -> None:
     outputs: dict[str, OutputRequest] = {}
-    for item in jsontext.member_as_array(document, "outputs", "Unable to parse 'outputs': "):
+    for item in jsontext.member_as(jsontext.as_array, document, "outputs"):
         parameters = _parameters_of(item)
         if "shared_memory_region" in parameters:
             _check_shared_output(parameters)
-        name = jsontext.member_as_string(item, "name", "Unable to parse 'name': ")
+        name = jsontext.member_as(jsontext.as_string, item, "name")
         wanted = OutputRequest()
         if parameters:
             wanted.classes = jsontext.as_uint(
-                parameters.get("classification", 0), "Unable to set 'classification': "
+                parameters.get("classification", 0), "classification", "set"
             )
-            wanted.lease = _lease(parameters, shared_memory, call)
+            wanted.lease = _lease(parameters, leasing, call)
             if wanted.lease is not None:
                 wanted.kind = "shared"
-            elif jsontext.as_bool(
-                parameters.get("binary_data", False), "Unable to parse 'binary_data': "
-            ):
+            elif jsontext.as_bool(parameters.get("binary_data", False), "binary_data"):
                 wanted.kind = "binary"
         outputs.setdefault(name, wanted)  # KS27
     call.outputs = outputs
@@ -420,7 +411,7 @@ def _check_shared_output(parameters: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(
             "Output can't set both 'shared_memory_region' and 'classification'"
         )
-    if jsontext.as_bool(parameters.get("binary_data", False), "Unable to set 'binary_data': "):
+    if jsontext.as_bool(parameters.get("binary_data", False), "binary_data", "set"):
         raise InvalidArgumentError("Output can't set both 'shared_memory_region' and 'binary_data'")
 
 
@@ -467,14 +458,6 @@ def _split(text: bytes) -> tuple[bytes, str]:
     return (text, "") if found is None else (text[found.end() :], found[1].decode("ascii"))
 
 
-@dataclass(slots=True)
-class Answer:
-    """Parts of a body, in order; ``header_length`` is the JSON's length, 0 if nothing follows it."""
-
-    parts: list[bytes | memoryview]
-    header_length: int = 0
-
-
 def encode_infer(
     call: InferCall,
     outputs: Mapping[str, Array],
@@ -483,8 +466,8 @@ def encode_infer(
     model_version: int,
     batches: bool,
     labels: Labels,
-) -> Answer:
-    """Write a response.
+) -> tuple[list[bytes | memoryview], int]:
+    """Return the parts of a body in order, and the length of the JSON; 0 if nothing follows it.
 
     Parameters
     ----------
@@ -535,7 +518,7 @@ def encode_infer(
         b',"parameters":' + jsontext.dumps(dict(parameters)) if parameters else b"",
         b",".join(members),
     )
-    return Answer([text, *blobs], len(text) if blobs else 0)
+    return [text, *blobs], len(text) if blobs else 0
 
 
 # Cached, as most responses share these parts.
@@ -616,7 +599,7 @@ def _call_of(document: jsontext.Members, signature: ModelSignature) -> InferCall
         raise InternalError("attempt to get members for non-object")
     given = _by_name(document)
     if "id" in given:
-        call.options.request_id = jsontext.as_string(given["id"], "Unable to parse 'id': ")
+        call.options.request_id = jsontext.as_string(given["id"], "id")
     inputs: dict[str, WireInput] = {}
     parameters: dict[str, Any] = {}
     for name, _ in document:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import rapidjson
@@ -17,6 +17,7 @@ import rapidjson
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.serving.frontends.kserve.wire import MOST_STRINGS
 
+T = TypeVar("T")
 _UINT64 = 1 << 64
 # Members of an object in order, repeated names included.
 Members = tuple[tuple[str, Any], ...]
@@ -220,53 +221,49 @@ def _unreadable(error: Exception) -> InternalError:
 # -- kinds: TritonJson's As* and MemberAs*, with its texts -------------------------------------------
 
 
-def _wrong(what: str, where: str) -> InternalError:
-    return InternalError(f"{where}attempt to access JSON non-{what} as {what}")
+def _unable(name: str, verb: str, reason: str) -> InternalError:
+    about = f"Unable to {verb} '{name}': " if name else ""
+    return InternalError(f"{about}attempt to access {reason}")
 
 
-def as_string(value: Any, where: str = "") -> str:
-    """Return a string; `where` begins the message of the error."""
+def as_string(value: Any, name: str = "", verb: str = "parse") -> str:
+    """Return a string; the error says that the member `name` cannot be parsed."""
     if type(value) is not str:
-        raise _wrong("string", where)
+        raise _unable(name, verb, "JSON non-string as string")
     return value
 
 
-def as_bool(value: Any, where: str = "") -> bool:
+def as_bool(value: Any, name: str = "", verb: str = "parse") -> bool:
     """Return a boolean."""
     if type(value) is not bool:
-        raise _wrong("boolean", where)
+        raise _unable(name, verb, "JSON non-boolean as boolean")
     return value
 
 
-def as_uint(value: Any, where: str = "") -> int:
+def as_uint(value: Any, name: str = "", verb: str = "parse") -> int:
     """Return an integer of 0 to 2^64 - 1; refuse ``1.0``."""
     if type(value) is not int or not 0 <= value < _UINT64:
-        raise _wrong("unsigned-integer", where)
+        raise _unable(name, verb, "JSON non-unsigned-integer as unsigned-integer")
     return value
 
 
-def as_array(value: Any, where: str = "") -> list[Any]:
+def as_array(value: Any, name: str = "", verb: str = "parse") -> list[Any]:
     """Return an array."""
     if type(value) is not list:
-        raise _wrong("array", where)
+        raise _unable(name, verb, "JSON non-array as array")
     return value
 
 
-def member(value: Any, name: str, where: str = "") -> Any:
-    """Return a required member."""
+def member(value: Any, name: str, about: str = "") -> Any:
+    """Return a required member; the error says that `about` cannot be parsed."""
     if type(value) is not dict or name not in value:
-        raise InternalError(f"{where}attempt to access non-existing object member '{name}'")
+        raise _unable(about, "parse", f"non-existing object member '{name}'")
     return value[name]
 
 
-def member_as_string(value: Any, name: str, where: str = "") -> str:
-    """Return a required string member."""
-    return as_string(member(value, name, where), where)
-
-
-def member_as_array(value: Any, name: str, where: str = "") -> list[Any]:
-    """Return a required array member."""
-    return as_array(member(value, name, where), where)
+def member_as(read: Callable[[Any, str], T], value: Any, name: str) -> T:
+    """Return a required member that `read` reads, one of the functions above."""
+    return read(member(value, name, name), name)
 
 
 # -- numbers -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import os
 import stat
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,6 +161,10 @@ Kind = Literal["system", "cuda"]
 _KINDS: dict[Kind, type[_AnyRegion]] = {"system": _SystemRegion, "cuda": _CudaRegion}
 
 
+# Returns the lease of a region's part: `SharedMemory.lease`, perhaps with a limit.
+Leasing = Callable[[str, int, int], "Lease"]
+
+
 class LongReadError(Exception):
     """A read is too long for the event loop."""
 
@@ -174,8 +178,6 @@ class Lease:
     byte_size : int
     tensor : torch.Tensor, optional
         The bytes as uint8, for memory of a GPU.
-    at_once : int, optional
-        Limit of a read in bytes.
     mapping : GuardedMapping, optional
         The mapped region, after `view`.
     """
@@ -185,7 +187,7 @@ class Lease:
     _offset: int  # in the region
     _owner: SharedMemory
     _region: _AnyRegion | None = field(repr=False)
-    at_once: int | None = None
+    _at_once: int | None  # limit of a read in bytes
     mapping: GuardedMapping | None = field(default=None, init=False, repr=False)
 
     def data(self) -> Any:
@@ -196,12 +198,12 @@ class Lease:
         InvalidArgumentError
             The memory no longer exists.
         LongReadError
-            The size exceeds `at_once`.
+            The size exceeds the limit of a read.
         """
         if self.tensor is not None:
             return self.tensor
         size = self.byte_size
-        if self.at_once is not None and size > self.at_once:
+        if self._at_once is not None and size > self._at_once:
             raise LongReadError
         descriptor, at = self._place()
         content = buffers.acquire(size) if size >= LONG else np.empty(size, np.uint8).data
@@ -263,27 +265,6 @@ class Lease:
         region, self._region = self._region, None
         if region is not None:
             self._owner.end_lease(region)
-
-
-class ShortReads:
-    """Shared memory for the event loop, whose leases refuse long reads.
-
-    Parameters
-    ----------
-    memory : SharedMemory
-    most : int
-        Limit of an input in bytes.
-    """
-
-    def __init__(self, memory: SharedMemory, most: int) -> None:
-        self._memory = memory
-        self._most = most
-
-    def lease(self, name: str, offset: int, byte_size: int) -> Lease:
-        """Return a part of a region for one request, as `SharedMemory.lease`."""
-        lease = self._memory.lease(name, offset, byte_size)
-        lease.at_once = self._most
-        return lease
 
 
 class SharedMemory:
@@ -419,7 +400,7 @@ class SharedMemory:
             if isinstance(region, kind) and name in ("", region.name)
         ]
 
-    def lease(self, name: str, offset: int, byte_size: int) -> Lease:
+    def lease(self, name: str, offset: int, byte_size: int, *, at_once: int | None = None) -> Lease:
         """Return a part of a region for one request.
 
         Parameters
@@ -427,6 +408,8 @@ class SharedMemory:
         name : str
         offset, byte_size : int
             Inside the region, in bytes.
+        at_once : int, optional
+            Limit of a read in bytes, for a caller on the event loop.
 
         Raises
         ------
@@ -447,7 +430,8 @@ class SharedMemory:
             ):
                 raise InvalidArgumentError(_OUTSIDE.format(name))
             region.leases += 1
-            return Lease(byte_size, region.part(offset, offset + byte_size), offset, self, region)
+            part = region.part(offset, offset + byte_size)
+            return Lease(byte_size, part, offset, self, region, at_once)
 
     def mapped(self, region: _SystemRegion) -> GuardedMapping | None:
         """Return the memory of a region in use, mapped; None where that is not possible."""
