@@ -19,12 +19,9 @@ from typing import Any
 
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Limits, serve
+from nbtriton.serving.frontends.http1.connection import RequestResponseCycle
 from nbtriton.serving.frontends.http1.handlers import Handlers
-from nbtriton.serving.frontends.http1.response import (
-    HttpResponse,
-    RequestHead,
-    RequestResponseCycle,
-)
+from nbtriton.serving.frontends.http1.response import HttpResponse, RequestHead
 from nbtriton.serving.frontends.service import NoControl, Service
 from tests.frontends.cases import CASES, Case
 from tests.frontends.fuzzing import Tally, main, scratched

@@ -103,7 +103,7 @@ def test_bfloat16_and_text():
 
 def test_outputs_of_any_library_are_written():
     region = torch.zeros(16, dtype=torch.uint8)
-    lease = Lease(16, region, 0, SharedMemory(), None)
+    lease = Lease(16, region, 0, SharedMemory(), None, None)
     for array in (np.array([1, 2], np.float32), torch.tensor([1.0, 2.0])):
         region.zero_()
         write_shared(lease, array, "OUT")
