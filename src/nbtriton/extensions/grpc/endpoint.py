@@ -226,10 +226,8 @@ def grpc_methods(service: Service) -> dict[bytes, Method]:
         is_slow: Callable[[], bool] = bool
         if name == "ModelReady":
             is_slow = service.server.engine.inspection.has_own_checks
-        elif (
-            category == "model-repository"
-        ):  # loading takes seconds, and the index may read the disk
-            is_slow = partial(bool, True)
+        elif category == "model-repository":
+            is_slow = partial(bool, True)  # loading takes seconds, and the index may read the disk
         path = f"/{requests.SERVICE}/{name}".encode()
         found[path] = Method(category, partial(_filled, name, fill), is_slow)
     return found
