@@ -71,11 +71,15 @@ function timelineRecords(model) {
     const width = (end - begin) / BINS;
     const bin = (/** @type {number} */ ms) => Math.min(BINS - 1, Math.max(0, Math.floor((ms - begin) / width)));
     const changes = new Int32Array(BINS + 1);
-    const lives = [...kept.batches.map((one) => [one.begin - one.wait, one.end]), ...kept.waits.map((one) => [one.begin, one.end])];
-    for (const [from, to] of lives) {
+    /** @param {(from: number, to: number) => void} visit */
+    const lives = (visit) => {
+      for (const one of kept.batches) visit(one.begin - one.wait, one.end);
+      for (const one of kept.waits) visit(one.begin, one.end);
+    };
+    lives((from, to) => {
       changes[bin(from)] += 1;
       changes[bin(to) + 1] -= 1;
-    }
+    });
     const found = [];
     for (let i = 0, first = 0, many = 0; i < BINS; i++) {
       many += changes[i];
@@ -86,10 +90,10 @@ function timelineRecords(model) {
     // From the last end to the next begin: a bin is long beside what is in it.
     return found.map((middle) => {
       const pause = { begin, end };
-      for (const [from, to] of lives) {
+      lives((from, to) => {
         if (to <= middle) pause.begin = Math.max(pause.begin, to);
         if (from >= middle) pause.end = Math.min(pause.end, from);
-      }
+      });
       return pause;
     });
   };
