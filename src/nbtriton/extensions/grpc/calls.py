@@ -21,6 +21,9 @@ from nbtriton.extensions.grpc.http2.streams import Http2Stream, StreamState
 if TYPE_CHECKING:
     from nbtriton.extensions.grpc.connection import GrpcConnection
 
+    # The further arguments of `Call`.
+    _Request = tuple[GrpcConnection, Http2Stream, messages.RequestHeaders]
+
 _log = logging.getLogger("nbtriton.serving.frontends")
 
 _PREFIX_SIZE: Final = messages.PREFIX.size
@@ -341,7 +344,9 @@ class StreamCall(Call):
 
     __slots__ = ("_listener",)
 
-    def __init__(self, method: Callable[[StreamCall], CallListener | None], *request: Any) -> None:
+    def __init__(
+        self, method: Callable[[StreamCall], CallListener | None], *request: *_Request
+    ) -> None:
         super().__init__(method, *request)
         self._listener = method(self)
         if self._listener is not None:

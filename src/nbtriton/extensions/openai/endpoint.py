@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
     from nbtriton.serving.frontends.service import Service
 
+    # The arguments of `_TextResponder`.
+    _Request = tuple[RequestResponseCycle, ModelSignature, InferCall, TextRequest]
+
 
 DONE = b"data: [DONE]\n\n"
 _OWNER = "Triton Inference Server"
@@ -299,7 +302,7 @@ class WholeResponder(_TextResponder):
 
     __slots__ = ("_error", "_texts")
 
-    def __init__(self, *request: Any) -> None:
+    def __init__(self, *request: *_Request) -> None:
         super().__init__(*request)
         self._texts: list[bytes] = []
         self._error: ApiError | None = None
@@ -334,7 +337,7 @@ class StreamResponder(_TextResponder):
 
     __slots__ = ("_begun", "_decoder")
 
-    def __init__(self, *request: Any) -> None:
+    def __init__(self, *request: *_Request) -> None:
         super().__init__(*request)
         self._begun = False
         self._decoder = getincrementaldecoder("utf-8")("replace")

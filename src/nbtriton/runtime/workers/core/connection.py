@@ -413,13 +413,11 @@ class Connection(ConnectionEnd):
                 message, behind = channel.receive()
                 kind = message[0]
                 try:
-                    if self._handle_memory(message):
-                        pass
-                    elif kind == protocol.ANSWER:
+                    if kind == protocol.ANSWER:
                         answer = self._ready.get(message[1])
                         if answer is not None:
                             answer.put(message[2])
-                    else:
+                    elif not self._handle_memory(message):
                         self._calls.handle(message, behind, channel)
                         if kind == protocol.SEND and message[4]:
                             self._forget_answered(message[1])

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from nbtriton.serving.frontends.kserve.shared_memory import Leasing
     from nbtriton.serving.frontends.service import Forwards, Service
 
+    # The arguments of `HttpResponder`.
+    _Request = tuple[RequestResponseCycle, ModelSignature, int, InferCall]
+
 T = TypeVar("T")
 
 
@@ -112,7 +115,7 @@ class InferResponder(HttpResponder):
 
     __slots__ = ("_encoding", "_response", "_service")
 
-    def __init__(self, service: Service, encoding: str, *request: Any) -> None:
+    def __init__(self, service: Service, encoding: str, *request: *_Request) -> None:
         super().__init__(*request)
         self._service = service
         self._encoding = encoding
@@ -156,7 +159,7 @@ class GenerateResponder(HttpResponder):
 
     __slots__ = ("_body", "_count", "_status")
 
-    def __init__(self, *request: Any) -> None:
+    def __init__(self, *request: *_Request) -> None:
         super().__init__(*request)
         self._count = 0
         self._status = 200
