@@ -14,7 +14,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.openai.endpoint import OpenAiOptions
+from nbtriton.extensions.openai import OpenAiOptions
 from nbtriton.extensions.openai.requests import (
     ApiError,
     chat_template_of,

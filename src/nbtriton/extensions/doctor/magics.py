@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.doctor.diagnosis import doctor
+from nbtriton.extensions.doctor import doctor
 from nbtriton.magics import common
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.environments.making import environment
+from nbtriton.extensions.environments import environment
 from nbtriton.magics.cells import MADE
 from nbtriton.magics.common import magic
 from nbtriton.options.reading import unquoted
