@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
-from nbtriton.drawing.advice import advice_html
+from nbtriton.drawing.living import advice_html
 from nbtriton.drawing.numbers import counted
 from nbtriton.drawing.table import table_text
 from nbtriton.extensions.doctor.model_tests import LIMIT_S, model_findings

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.described import Model, check, complete, is_complete
-from nbtriton.backends.parameters import integer_value
 from nbtriton.common.errors import InternalError, UnavailableError
 from nbtriton.extensions.onnxruntime.instance import OnnxInstance
 from nbtriton.extensions.onnxruntime.runtime import (
@@ -24,6 +23,7 @@ from nbtriton.extensions.onnxruntime.runtime import (
     uses_global_threads,
 )
 from nbtriton.model.config import ModelConfig, enum_name
+from nbtriton.model.config.parameters import integer_value
 
 __all__ = ["OnnxRuntimeBackend"]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
-from nbtriton.backends.parameters import integer_value
 from nbtriton.common.errors import InternalError, InvalidArgumentError, UnavailableError
 from nbtriton.extensions.openvino.configuration import (
     complete,
@@ -18,7 +17,7 @@ from nbtriton.extensions.openvino.configuration import (
 )
 from nbtriton.extensions.openvino.instance import OpenVinoInstance
 from nbtriton.model.config import ModelConfig
-from nbtriton.model.config.parameters import text_parameter
+from nbtriton.model.config.parameters import integer_value, text_parameter
 
 __all__ = ["OpenVinoBackend"]
 
