@@ -1,21 +1,20 @@
 """Planned faults: what a server does while instances fail, hang or end."""
 
-from __future__ import annotations
-
+# Annotations are evaluated: the table of options is read from them.
 import math
 import statistics
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from nbtriton.backends.base import BackendInstance
 from nbtriton.common.checks import (
     CALL,
-    MAPPING,
     NAME,
     NAMES,
     SEED,
@@ -37,10 +36,12 @@ from nbtriton.lab.perf.loads import Concurrency
 from nbtriton.lab.perf.measure import Level, WindowPlan, traffic_of
 from nbtriton.lab.perf.prepare import Data, sequence_plan, workloads
 from nbtriton.lab.perf.progress import GuardedObserver, Observer, PerfProgress
-from nbtriton.lab.perf.settings import Inputs
+from nbtriton.lab.perf.settings import GivenInputs, Shapes
 from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.perf.traffic import SequencePlan
 from nbtriton.lab.perf.windows import StabilityRule
+from nbtriton.options.reading import name_list
+from nbtriton.options.table import Option, read_settings, signed, table_of
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.interrupts import interrupts_deferred, wait_in_slices
 
@@ -54,21 +55,46 @@ __all__ = ["ChaosReport", "chaos"]
 
 # The default share: of the executions, or of the requests for a full queue.
 _SHARE = 0.05
-_KINDS: Mapping[str, Kind] = {
-    "server": SERVER,
-    "model": NAME,
-    "duration_s": number(above=0),
-    "request_count": optional(whole(1)),
-    "slow_ms": Kind(lambda value: is_number(value) and 0 <= value <= 60_000, "from 0 to 60000 ms"),
-    "concurrency": whole(0),
-    "shapes": optional(MAPPING),
-    "seed": SEED,
-    "observer": optional(CALL),
-}
 # Seconds between two checks for responses, and between two reports of progress.
 _POLL_S = 0.1
 # A lost instance returns after its restart, which waits for some seconds at most.
 _RESTART_S = 60.0
+
+
+def _faults(text: str) -> list[str] | dict[str, float]:
+    """Read ``slow,raise``, or with shares ``slow=0.2,raise=0.01``."""
+    parts = name_list(text)
+    if not any("=" in part for part in parts):
+        return parts
+    try:
+        return {part.partition("=")[0]: float(part.partition("=")[2]) for part in parts}
+    except ValueError:
+        raise ArgumentTypeError(
+            f"'{text}' is neither a list of faults nor has it a share for each: slow=0.2,raise=0.01"
+        ) from None
+
+
+class ChaosSettings(TypedDict, total=False):
+    """What is to go wrong, and for how long."""
+
+    faults: Annotated["str | Sequence[str] | Mapping[str, float] | None", Option(
+        "--faults", "of slow, raise, nan, lost, queue_full (by default all; of a decoupled model, which sends its responses "
+        "itself, without nan), each 5%% of the executions or requests; or with shares: slow=0.2,raise=0.01", "LIST", _faults)]  # fmt: skip
+    duration_s: Annotated[float, Option("--duration-s", "how long (5)", "S", float, 5.0, kind=number(above=0))]  # fmt: skip
+    request_count: Annotated["int | None", Option(
+        "--request-count", "or until its clients have sent N requests", "N", int, kind=optional(whole(1)))]  # fmt: skip
+    slow_ms: Annotated[float, Option(
+        "--slow-ms", "how much longer slow takes (50)", "MS", float, 50.0,
+        kind=Kind(lambda value: is_number(value) and 0 <= value <= 60_000, "from 0 to 60000 ms"))]  # fmt: skip
+    concurrency: Annotated[int, Option(
+        "-c --concurrency", "requests that its clients keep outstanding (4); 0: only the traffic that there is", "N", int, 4,
+        kind=whole(0))]  # fmt: skip
+    inputs: GivenInputs
+    shapes: Shapes
+    seed: Annotated[int, Option("--seed", "of the faults in each instance's executions, the refusals and random data (0)", "N", int, 0, kind=SEED)]  # fmt: skip
+
+
+CHAOS = table_of(ChaosSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +140,7 @@ class ChaosReport:
     interrupted: bool = False
 
     @property
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """The rows as a pandas DataFrame."""
         with needed("a report's frame"):
             import pandas as pd
@@ -157,49 +183,32 @@ _COLUMNS = {
 }
 
 
+@signed(CHAOS)
 def chaos(
-    server: Server,
+    server: "Server",
     model: str,
     *,
-    faults: str | Sequence[str] | Mapping[str, float] | None = None,
-    seed: int = 0,
-    duration_s: float = 5.0,
-    request_count: int | None = None,
-    slow_ms: float = 50.0,
-    concurrency: int = 4,
-    inputs: Inputs | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
     observer: Observer | None = None,
+    **options: Unpack[ChaosSettings],
 ) -> ChaosReport:
     """Inject typical production faults into a loaded model, and report their effect on its clients.
 
     Its own clients send requests meanwhile; other clients may, too. Every request is answered once under all
     faults. At the end, and after an interrupt, the model is as before.
 
+    The faults are ``"slow"`` (an execution takes `slow_ms` longer), ``"raise"`` (the model raises), ``"nan"``
+    (its floating-point outputs are NaN), ``"lost"`` (an instance is lost with its batch and restarted; if
+    it is a process, that is killed) and ``"queue_full"`` (a request is refused).
+
     Parameters
     ----------
     server : Server
     model : str
         A model, or an ensemble, whose composing models get the faults.
-    faults : str, sequence of str or mapping of str to float, optional
-        Any of ``"slow"`` (an execution takes `slow_ms` longer), ``"raise"`` (the model raises), ``"nan"``
-        (its floating-point outputs are NaN), ``"lost"`` (an instance is lost with its batch and restarted; if
-        it is a process, that is killed) and ``"queue_full"`` (a request is refused). A mapping gives the
-        share of the executions, or of the requests for ``"queue_full"``, from 0 to 1; by default each has 5%.
-        All by default, without ``"nan"`` for a decoupled model, which sends its responses itself.
-    seed : int
-        Determines the sequence of faults in each instance's executions, and the refusals.
-    duration_s : float
-        Duration.
-    request_count : int, optional
-        End after this number of requests of its own clients instead.
-    slow_ms : float
-    concurrency : int
-        Outstanding requests of its own clients; 0 for no clients.
-    inputs, shapes : optional
-        Data of its clients, as for `nbtriton.perf`; random by default.
     observer : callable, optional
         Called with a `PerfProgress` ten times a second.
+    **options
+        See the table.
 
     Returns
     -------
@@ -223,25 +232,25 @@ def chaos(
     [['raise', 'INTERNAL', 20]]
     """
     check(
-        {
-            "server": server, "model": model, "duration_s": duration_s, "request_count": request_count, "slow_ms": slow_ms,
-            "concurrency": concurrency, "shapes": shapes, "seed": seed, "observer": observer,
-        },
-        _KINDS,
-    )  # fmt: skip
+        {"server": server, "model": model, "observer": observer},
+        {"server": SERVER, "model": NAME, "observer": optional(CALL)},
+    )
+    given = read_settings("chaos", CHAOS, options)
+    seed, request_count, concurrency = given["seed"], given["request_count"], given["concurrency"]
     config = server.config(model)
     ensembles, others = model_tree(server, model)
     models = ensembles | others
-    shares = _shares(faults, models)
+    shares = _shares(given["faults"], models)
     _check(server, request_count, concurrency)
     load = None
     if concurrency:
-        load = _load(server, config, models, concurrency, request_count, inputs, shapes, seed)
+        data = Data(given["inputs"], given["shapes"], seed=seed)
+        load = _load(server, config, models, concurrency, request_count, data)
     injected = Injected()
     arrivals = Arrivals(model, shares.pop("queue_full", 0.0), seed, injected)
     experiment = _Experiment(server, tuple(others), arrivals)
     wrap = partial(
-        FaultyInstance, shares=shares, seed=seed, slow_s=slow_ms / 1000, injected=injected
+        FaultyInstance, shares=shares, seed=seed, slow_s=given["slow_ms"] / 1000, injected=injected
     )
     started_s = time.monotonic()
     seen: list[tuple[int, int, str, str]] = []
@@ -253,7 +262,7 @@ def chaos(
             load.start()
         _wait(
             load,
-            None if request_count is not None else duration_s,
+            None if request_count is not None else given["duration_s"],
             arrivals,
             seen,
             model,
@@ -286,7 +295,7 @@ def chaos(
 
 
 def _shares(
-    faults: str | Sequence[str] | Mapping[str, float] | None, models: Mapping[str, ModelConfig]
+    faults: str | Sequence[str] | Mapping[str, float] | None, models: "Mapping[str, ModelConfig]"
 ) -> dict[str, float]:
     """Return the validated share of each fault."""
     decoupled = [n for n, c in models.items() if c.model_transaction_policy.decoupled]
@@ -321,7 +330,7 @@ def _shares(
     return shares
 
 
-def _check(server: Server, count: int | None, concurrency: int) -> None:
+def _check(server: "Server", count: int | None, concurrency: int) -> None:
     if count is not None and not concurrency:
         raise InvalidArgumentError("count is of its own clients, of which concurrency=0 has none")
     if not server.options.recorder:
@@ -332,24 +341,21 @@ def _check(server: Server, count: int | None, concurrency: int) -> None:
 
 
 def _load(
-    server: Server,
-    config: ModelConfig,
-    models: Mapping[str, ModelConfig],
+    server: "Server",
+    config: "ModelConfig",
+    models: "Mapping[str, ModelConfig]",
     concurrency: int,
     count: int | None,
-    inputs: Inputs | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    seed: int,
+    data: Data,
 ) -> LoadRun:
     plan = sequence_plan(models, SequencePlan(), serial=False)
-    data = Data(inputs, shapes, seed=seed)
     (workload,), _ = workloads(config, [None], data, plan, config.max_batch_size)
-    level = Level(Concurrency(concurrency), workload, StabilityRule(), WindowPlan(), seed=seed)
+    level = Level(Concurrency(concurrency), workload, StabilityRule(), WindowPlan(), seed=data.seed)
     traffic, lanes, serial = traffic_of(level)
     streaming = any(each.model_transaction_policy.decoupled for each in models.values())
     return make_load(
         LoadSpec(
-            server, config.name, level.load, traffic, limit=count or 0, seed=seed, streaming=streaming,
+            server, config.name, level.load, traffic, limit=count or 0, seed=data.seed, streaming=streaming,
             lanes=lanes, serial=serial,
         )
     )  # fmt: skip
@@ -365,7 +371,7 @@ def _unwrap(model: BackendInstance) -> BackendInstance:
 class _Experiment:
     """Models whose instances are replaced by faulty ones for some time."""
 
-    def __init__(self, server: Server, models: Sequence[str], arrivals: Arrivals) -> None:
+    def __init__(self, server: "Server", models: Sequence[str], arrivals: Arrivals) -> None:
         self._server = server
         self._arrivals = arrivals
         self._runtimes: list[ModelRuntime] = []

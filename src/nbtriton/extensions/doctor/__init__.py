@@ -1,7 +1,6 @@
 """Errors and settings that cannot work as intended, of a model or of its configuration, without traffic."""
 
-from __future__ import annotations
-
+# Annotations are evaluated: the table of options is read from them.
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from nbtriton.common.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
@@ -32,6 +31,7 @@ from nbtriton.model.config import (
     validate_io,
 )
 from nbtriton.options.reading import quoted
+from nbtriton.options.table import Option, read_settings, signed, table_of
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 from nbtriton.runtime.engine.diagnostics.interpreter import advice, is_waiting
 from nbtriton.runtime.engine.status import way_sentence
@@ -42,6 +42,23 @@ if TYPE_CHECKING:
 
 # Instances for each core from which more of them are hardly meant.
 _MOST = 4
+
+
+class DoctorSettings(TypedDict, total=False):
+    """How the models of a server are tested themselves."""
+
+    test: Annotated[bool, Option(
+        "--test", "run a copy of each model on batches of chosen rows, and check that a row's result depends on nothing but "
+        "the row", default=False, action="store_true", kind=SWITCH)]  # fmt: skip
+    inputs: Annotated["Mapping[str, Any] | None", Option(
+        "--inputs", "rows to test with, a mapping of arrays, the batch dimension first (by default generated)", "EXPR",
+        kind=optional(Kind(lambda value: MAPPING.accepts(value) and value, MAPPING.words)))]  # fmt: skip
+    duration_s: Annotated[float, Option(
+        "--duration-s", f"longest test of a model ({LIMIT_S:g}); where it is too short, a finding says so", "S", float, LIMIT_S,
+        kind=number(above=0))]  # fmt: skip
+
+
+DOCTOR = table_of(DoctorSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +155,13 @@ def _finding_html(one: Finding) -> str:
     return f'<div style="margin:8px 0;padding-left:10px;border-left:3px solid rgba(128,128,128,.6)">{"".join(parts)}</div>'
 
 
+@signed(DOCTOR)
 def doctor(
-    target: Server | str | Path | Mapping[str, Any] | ModelConfig,
+    target: "Server | str | Path | Mapping[str, Any] | ModelConfig",
     model: str = "",
     *,
-    test: bool = False,
-    inputs: Mapping[str, Any] | None = None,
-    duration_s: float = LIMIT_S,
     observer: Observer | None = None,
+    **options: Unpack[DoctorSettings],
 ) -> Diagnosis:
     """Look for errors and ineffective settings, without sending traffic.
 
@@ -156,15 +172,10 @@ def doctor(
         ``config.pbtxt``; or a configuration as text, dict or message.
     model : str
         Of a server: only this model.
-    test : bool
-        Of a server: run a copy of each model on batches of chosen rows, and check that a row's result depends
-        on nothing but the row (`nbtriton.extensions.doctor.model_tests.TESTS`).
-    inputs : mapping of str to array_like, optional
-        Rows to test with, the batch dimension first; generated ones by default.
-    duration_s : float
-        Longest time of the tests of one model. Where it is too short, a finding says so.
     observer : callable, optional
         Called with a `PerfProgress` before each request of a test.
+    **options
+        Of a server, whose models `nbtriton.extensions.doctor.model_tests.TESTS` test; see the table.
 
     Returns
     -------
@@ -182,26 +193,13 @@ def doctor(
     1 model looked at: nothing wrong
     """
     check(
-        {
-            "model": model,
-            "test": test,
-            "inputs": inputs,
-            "duration_s": duration_s,
-            "observer": observer,
-        },
-        {
-            "model": Kind(lambda value: isinstance(value, str), "a name"),
-            "test": SWITCH,
-            "duration_s": number(above=0),
-            "observer": optional(CALL),
-            "inputs": optional(Kind(lambda value: MAPPING.accepts(value) and value, MAPPING.words)),
-        },
+        {"model": model, "observer": observer},
+        {"model": Kind(lambda value: isinstance(value, str), "a name"), "observer": optional(CALL)},
     )
+    given = read_settings("doctor", DOCTOR, options)
     if hasattr(target, "engine"):
-        return _of_server(
-            target, model, test=test, inputs=inputs, seconds=duration_s, observer=observer
-        )
-    if test or model or inputs is not None:
+        return _of_server(target, model, observer=observer, **given)
+    if given["test"] or model or given["inputs"] is not None:
         loads = "server.load(…)"
         if isinstance(target, str | Path):
             loads = f"server.load_repository({str(target)!r})"
@@ -283,7 +281,7 @@ def _of_server(
     *,
     test: bool,
     inputs: Mapping[str, Any] | None,
-    seconds: float,
+    duration_s: float,
     observer: Observer | None,
 ) -> Diagnosis:
     registry = server.engine.registry
@@ -313,7 +311,7 @@ def _of_server(
         findings += (_far(one, sentence) for sentence in far if sentence)
         if test and not (is_ensemble(configs[one]) and not name):
             told = partial(_tell, observer, began_s, one, index, len(names))
-            findings += model_findings(server, one, inputs, limit_s=seconds, on_test=told)
+            findings += model_findings(server, one, inputs, limit_s=duration_s, on_test=told)
     return _diagnosis(names, findings, tested=test)
 
 

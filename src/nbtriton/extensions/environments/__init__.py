@@ -1,7 +1,6 @@
 """Environments for models, made by uv or pip (docs/environments.md)."""
 
-from __future__ import annotations
-
+# Annotations are evaluated: the table of options is read from them.
 import argparse
 import contextlib
 import json
@@ -13,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 from pathlib import Path
+from typing import Annotated, TypedDict, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.common.running import Progress, own_variables, run_step
 from nbtriton.drawing.table import Column, TableView
+from nbtriton.options.table import Option, given_options, read_settings, signed, table_of
 from nbtriton.runtime.workers.resources import check_fork
 
 __all__ = ["VirtualEnvironment", "environment"]
@@ -56,6 +57,19 @@ class VirtualEnvironment(TableView):
         return ("package", "version"), self.packages, caption
 
 
+class EnvironmentSettings(TypedDict, total=False):
+    """What an environment is made of, beside its packages."""
+
+    requirements: Annotated["str | Path | None", Option("-r --requirements", "a requirements file", "FILE")]  # fmt: skip
+    python: Annotated["str | Path | None", Option(
+        "--python", "its Python, a version such as 3.12 or an interpreter; by default that of this process", "VERSION|PATH")]  # fmt: skip
+    anew: Annotated[bool, Option(
+        "--anew", "make it again, with the versions of today", default=False, action="store_true")]  # fmt: skip
+
+
+ENVIRONMENT = table_of(EnvironmentSettings)
+
+
 def environments_directory() -> Path:
     """Return ``$NBTRITON_ENVIRONMENTS``, or a folder in the user's cache."""
     folder = os.environ.get("NBTRITON_ENVIRONMENTS")
@@ -65,14 +79,13 @@ def environments_directory() -> Path:
     return Path(cache) / "nbtriton" / "environments"
 
 
+@signed(ENVIRONMENT)
 def environment(
     name: str,
     packages: Sequence[str] = (),
     *,
-    requirements: str | Path | None = None,
-    python: str | Path | None = None,
-    anew: bool = False,
     on_progress: Progress | None = None,
+    **options: Unpack[EnvironmentSettings],
 ) -> VirtualEnvironment:
     """Return an environment with these packages, made on the first request for them.
 
@@ -85,14 +98,10 @@ def environment(
         For messages and for ``--env``.
     packages : sequence of str
         As for pip: ``"scikit-learn<1.6"``, the path of a wheel, a URL.
-    requirements : path, optional
-        A requirements file.
-    python : str or Path, optional
-        A version such as ``"3.12"``, or an interpreter; by default this process's version.
-    anew : bool
-        Make it again, with current versions.
     on_progress : callable, optional
         Called with each line of uv's or pip's output.
+    **options
+        See the table.
 
     Raises
     ------
@@ -105,15 +114,16 @@ def environment(
     """
     check_fork("an environment for a model's own process", hint="")
     report = on_progress or (lambda _: None)
-    requirement_lines = _requirements(name, packages, requirements)
+    given = read_settings("an environment", ENVIRONMENT, options)
+    requirement_lines = _requirements(name, packages, given["requirements"])
     uv = shutil.which("uv")
-    interpreter = _interpreter(python, uv)
+    interpreter = _interpreter(given["python"], uv)
     folder = environments_directory() / _digest(interpreter, requirement_lines)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         _wait_for(lock.fileno(), name, report)
         ready = folder / _READY
-        if anew or not ready.is_file():
+        if given["anew"] or not ready.is_file():
             _make(name, folder, interpreter, requirement_lines, uv, report)
         described = json.loads(ready.read_text(encoding="utf-8"))
     return VirtualEnvironment(
@@ -255,15 +265,11 @@ def add_env(env: argparse.ArgumentParser) -> None:
         "Make an environment with these packages and NumPy, by uv if it is on the PATH, else by pip, and "
         "print its folder, which is a value of EXECUTION_ENV_PATH. What was made once is kept, by its content."
     )
-    add = env.add_argument
-    add("packages", metavar="PACKAGE", nargs="*", help="as for pip, such as 'scikit-learn<1.6'")
-    add("-r", "--requirements", metavar="FILE", help="a requirements file")
-    add(
-        "--python",
-        metavar="VERSION|PATH",
-        help="its Python, such as 3.12; by default this one's version",
+    env.add_argument(
+        "packages", metavar="PACKAGE", nargs="*", help="as for pip, such as 'scikit-learn<1.6'"
     )
-    add("--anew", action="store_true", help="make it again, with the versions of today")
+    for option in ENVIRONMENT.values():
+        option.add(env.add_argument)
     env.set_defaults(run=_run)
 
 
@@ -271,10 +277,8 @@ def _run(arguments: argparse.Namespace) -> int:
     made = environment(
         "environment",
         arguments.packages,
-        requirements=arguments.requirements,
-        python=arguments.python,
-        anew=arguments.anew,
         on_progress=lambda line: print(line, file=sys.stderr),
+        **given_options(arguments, ENVIRONMENT),
     )
     print(made.folder)
     return 0

@@ -14,7 +14,7 @@ from nbtriton.backends.base import (
 from nbtriton.common.errors import ConfigError, InvalidArgumentError
 from nbtriton.extensions.remote.calls import Calls, RemoteInstance, StreamingInstance
 from nbtriton.extensions.remote.model import RemoteModel, remote
-from nbtriton.model.config import ModelConfig
+from nbtriton.model.config import ModelConfig, copy_config
 from nbtriton.model.config._proto import KINDS
 from nbtriton.serving.clients.base import NO_STREAMS
 
@@ -113,8 +113,7 @@ def completed(given: ModelConfig, theirs: ModelConfig, far: RemoteModel) -> Mode
     ConfigError
         The largest batch is larger than that of the remote model.
     """
-    config = ModelConfig()
-    config.CopyFrom(given)
+    config = copy_config(given)
     config.backend = RemoteBackend.name
     for key, value in far.parameters().items():
         config.parameters[key].string_value = value

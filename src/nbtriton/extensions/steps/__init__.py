@@ -20,7 +20,14 @@ from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonEr
 from nbtriton.common.packages import needed
 from nbtriton.extensions.steps.pictures import in_and_out
 from nbtriton.extensions.steps.shared.parameters import read_parameters
-from nbtriton.model.config import ModelConfig, ReadyModel, input_specs, output_specs, parse_pbtxt
+from nbtriton.model.config import (
+    ModelConfig,
+    ReadyModel,
+    copy_config,
+    input_specs,
+    output_specs,
+    parse_pbtxt,
+)
 from nbtriton.model.tensors import format_shape
 
 __all__ = ["STEPS", "Declaration", "Parameter", "Step", "Steps", "step"]
@@ -275,8 +282,7 @@ def step(name: str | None = None, **parameters: object) -> Step | Steps:
                 f"the step '{name}' needs {key}: {one.help}",
                 hint=f"%triton_step {name} {key}=FILE, or nt.step('{name}', {key}='FILE')",
             )
-    config = ModelConfig()
-    config.CopyFrom(declared.config)
+    config = copy_config(declared.config)
     files = _files(declared, texts)
     folder = _lay(declared.laid, *files.values()) if files else declared.laid
     for key, text in texts.items():
