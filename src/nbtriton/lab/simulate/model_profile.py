@@ -391,7 +391,9 @@ class Profile:
             if written != _FORMAT:
                 raise ValueError(f"format {written} instead of {_FORMAT}: measure it again")
             data["models"] = {name: _model(entry) for name, entry in data["models"].items()}
-            lists = {name: tuple(data["costs"].pop(name, ())) for name in ("way_us", "late_us")}
+            lists: dict[str, Any] = {
+                name: tuple(data["costs"].pop(name, ())) for name in ("way_us", "late_us")
+            }
             data["costs"] = EngineCosts(**data["costs"], **lists)
             data["notes"] = tuple(data["notes"])
             return cls(**data)
