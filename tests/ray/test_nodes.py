@@ -60,6 +60,25 @@ def lose(process: subprocess.Popen[str]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def test_a_cluster_is_joined_by_the_client_protocol_with_an_environment_for_the_instances():
+    def variable(IN):  # noqa: N803 - a tensor
+        import os
+
+        return {"OUT": [os.environ.get("NBTRITON_FAR", "unset")]}
+
+    environment = """parameters { key: "INSTANCE_RUNTIME_ENV" value {
+        string_value: '{"env_vars": {"NBTRITON_FAR": "set there"}}' } }"""
+    gcs, port = free_ports(2)
+    options = (f"--port={gcs}", f"--ray-client-server-port={port}", "--include-dashboard=false")
+    with (
+        node("127.0.0.2", "--head", *options),
+        Server(gpus=(), ray=f"ray://127.0.0.2:{port}") as server,
+    ):
+        server.load(CONFIG + environment, variable, name="m")
+        result = server.infer("m", {"IN": np.zeros(1, np.float32)})
+        assert result["OUT"].tolist() == [b"set there"]
+
+
 def test_instances_come_back_after_the_node_of_the_driver_has_gone():
     """Each instance is lost once, one with its node and one with the driver, and may be restarted once."""
 
