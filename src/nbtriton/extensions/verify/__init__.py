@@ -89,9 +89,8 @@ def find_server(where: RealServer | Path | str | None = None) -> RealServer:
         ``"install"`` on a machine that cannot run it.
     """
     if where == "install":
-        from nbtriton.extensions.verify.install import (
-            ensure_reference,  # which is run by its name, too
-        )
+        # Not above: it is run by its name as well, and a module that is imported before is run twice.
+        from nbtriton.extensions.verify.install import ensure_reference
 
         return ensure_reference()
     if isinstance(where, str | Path):
@@ -182,17 +181,9 @@ class Verification(TableView):
 
     def _rows(self) -> list[tuple[Any, ...]]:
         return [
-            (
-                m.name,
-                m.verdict,
-                m.requests or None,
-                m.responses,
-                m.max_abs,
-                m.max_rel,
-                m.note.strip(),
-            )
+            (m.name, m.verdict, m.requests or None, m.responses, m.max_abs, m.max_rel, m.note.strip())
             for m in self.models
-        ]
+        ]  # fmt: skip
 
 
 _COLUMNS = ("model", "verdict", "requests", "responses", "max_abs", "max_rel", "note")
