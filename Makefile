@@ -46,7 +46,7 @@ help:
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
-	@echo "make hosts   the views in Notebook 7 and in marimo, in a headless Chromium"
+	@echo "make hosts   the views in Notebook 7, in marimo and (with npm) by VS Code's renderer, in a headless Chromium"
 	@echo "make types   pyright, strict, on a user's program (mypy is part of make test)"
 	@echo "make scripts types and style of the widgets' JavaScript (needs node and npm)"
 	@echo "make test-lowest"
@@ -194,10 +194,11 @@ $(PYRIGHT)/bin/basedpyright: | python
 	@$(PYTHON) -m venv --clear $(PYRIGHT)
 	@$(PYRIGHT)/bin/pip install -q --disable-pip-version-check basedpyright==1.40.2
 
-# Notebook 7 is a part of `make test` too; marimo gets a separate environment of 400 MB.
+# Notebook 7 is a part of `make test` too; marimo gets a separate environment of 400 MB, VS Code's renderer is a package of npm.
 hosts: $(VENV)/.test $(VENV)/.browser
 	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" $(BIN)/python -m pytest -q -n0 tests/lab/test_lab_notebook.py
 	@NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" $(BIN)/python -m tests.tools marimo
+	@! command -v npm > /dev/null || NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" $(BIN)/python -m tests.tools.vscode
 
 types: $(VENV)/.test $(PYRIGHT)/bin/basedpyright
 	@$(PYRIGHT)/bin/basedpyright -p tests/typed/pyrightconfig.json --pythonpath $(BIN)/python

@@ -110,10 +110,12 @@ class Screens(Closing):
             self._save(page, f"lesson-{path.stem}-{theme}")
 
     def _page(self, theme: str, width: int) -> Page:
-        return self._browser.new_page(
+        page = self._browser.new_page(
             color_scheme="dark" if theme == "dark" else "light",
             viewport={"width": width, "height": 900},
         )
+        page.set_default_timeout(0)  # a busy machine needs long for everything
+        return page
 
     def _save(self, page: Page, name: str) -> None:
         page.screenshot(path=self._folder / f"{name}.png", full_page=True)

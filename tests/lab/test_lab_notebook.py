@@ -55,8 +55,9 @@ def test_views_live_and_at_rest_in_notebook_7(open_notebook):
             MODEL,
             "watch = %triton_watch slow",
             TRAFFIC,
-            "report = %triton_perf slow -c 1:2 --request-count 2000",
+            "report = %triton_perf slow -c 1:2 --instances 1,2 --request-count 500",
             "%triton_dag slow",
+            "%triton_timeline slow",
             "over.set()\nthread.join()",
         ),
         kind=Classic,
@@ -71,6 +72,18 @@ def test_views_live_and_at_rest_in_notebook_7(open_notebook):
     report.locator("svg:visible").first.wait_for()
     dag = opened.output("%triton_dag")
     dag.locator("svg:visible").first.wait_for()
+    # The finished chart has a crosshair and a legend.
+    chart = report.locator(".nbt-chart.nbt-on")
+    point = chart.locator(".nbt-point[tabindex='0']").filter(visible=True)
+    point.focus()
+    page.keyboard.press("ArrowRight")
+    chart.locator(".nbt-tip strong", has_text="concurrency 2").wait_for()
+    legend = chart.locator(".nbt-legend").filter(visible=True).first
+    legend.click()
+    assert "nbt-off" in legend.get_attribute("class")
+    # What is selected in the timeline is selected in the watch.
+    opened.output("%triton_timeline").locator("canvas.nbt-timeline-lanes").press("s")
+    watch.get_by_text("selected: ").wait_for()
     for theme in ("Dark", "Light"):
         opened.theme(f"JupyterLab {theme}")
         page.wait_for_function(

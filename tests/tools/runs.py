@@ -263,7 +263,7 @@ def _marimo_in_a_browser(environment: Environment) -> str:
     finally:
         app.terminate()
         app.wait(TIMEOUT_S)
-    return "live in a browser, its white page on a light and on a dark system"
+    return "live in a browser, with crosshair, legend and one selection, its white page on a light and on a dark system"
 
 
 def _answers(port: int) -> bool:
@@ -288,14 +288,26 @@ def _look_at_marimo(browser: Any, port: int, scheme: str) -> None:
         return len(texts) > 3
 
     assert until(moves, TIMEOUT_S / 5), "the watch stands still"
+    chart = page.locator(".nbt-chart.nbt-on")
+    point = chart.locator(".nbt-point[tabindex='0']").filter(visible=True)
+    point.focus()
+    point.press("ArrowRight")
+    assert chart.locator(".nbt-tip strong").inner_text() == "concurrency 2"
+    legend = chart.locator(".nbt-legend").filter(visible=True).first
+    legend.click()
+    assert "nbt-off" in legend.get_attribute("class")
+    # What is selected in the timeline is selected in the watch.
+    page.locator("canvas.nbt-timeline-lanes").press("s")
+    watch.get_by_text("selected: ").wait_for()
     # marimo's page is white whatever the system is.
-    for figure in (".nbt-perf", ".nbt-dag", ".nbt-watch"):
+    for figure in (".nbt-perf", ".nbt-dag", ".nbt-watch", ".nbt-chart"):
         ink, paper = page.locator(f"{figure} svg:visible").first.evaluate(_COLOURS)
         assert max(ink) < 100, (scheme, figure, ink)
         assert min(paper) > 200, (scheme, figure, paper)
-    # What says where the time went is one line.
-    squares = page.locator(".nbt-result span svg").all()
-    assert len({round(one.bounding_box()["y"]) for one in squares}) == 1
+    # What says where the time went: each square is on the line of its words.
+    phases = page.locator(".nbt-result span", has=page.locator("svg")).all()
+    assert phases
+    assert all(one.bounding_box()["height"] < 30 for one in phases)
     assert not errors, errors
     page.close()
 

@@ -62,8 +62,9 @@ for _role in SERIES_ROLES:
     _MIXES[_role] = f"color-mix(in srgb,{_LIGHT[_role]} {_MARK:.0%},var(--nbt-fg))"
     _MIXES[_name] = f"color-mix(in srgb,{_LIGHT[_role]} {_TEXT:.0%},var(--nbt-fg))"
     _LIGHT[_name] = _mixed(_LIGHT[_role], _LIGHT["fg"], _TEXT)
-_HOST_FG = "var(--jp-ui-font-color1,var(--vscode-editor-foreground,%s))"
-_HOST_BG = "var(--jp-layout-color1,var(--vscode-editor-background,%s))"
+# VS Code's first: its renderer of widgets defines JupyterLab's too, those of the light theme.
+_HOST_FG = "var(--vscode-editor-foreground,var(--jp-ui-font-color1,%s))"
+_HOST_BG = "var(--vscode-editor-background,var(--jp-layout-color1,%s))"
 _FONT = (
     "var(--jp-ui-font-family,system-ui),-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,"
     "'DejaVu Sans',sans-serif"

@@ -253,13 +253,15 @@ views = Views()
 
 def _alive(report: Any, **_options: object) -> dict[str, Any]:
     """Return the forms of a report; its chart has what a page asks for."""
-    from nbtriton.widgets.show import live_wanted
+    from nbtriton.widgets.show import live_wanted, makes_views_only
 
     bundle: dict[str, Any] = report._repr_mimebundle_()
     if live_wanted():
         from nbtriton.widgets.living import living_charts
 
         bundle["text/html"] = living_charts().marked(report, bundle["text/html"])
+        if makes_views_only() and hasattr(report, "_display_"):
+            bundle |= report._display_().widget_data()
     return bundle
 
 

@@ -14,6 +14,7 @@ export default {
   /** @param {{model: Model}} context */
   initialize({ model }) {
     kernels.set(model.get("place"), model);
+    if (model.get("html")) return () => kernels.delete(model.get("place"));
     const look = () => enlivenAll(document, askKernel);
     look();
     // A cell may show a chart any time, and a page may make it anew.
@@ -22,5 +23,13 @@ export default {
       clearInterval(timer);
       kernels.delete(model.get("place"));
     };
+  },
+  /** One chart, where a host runs a script only in a widget's own element. @param {{model: Model, el: HTMLElement}} context */
+  render({ model, el }) {
+    const root = make("div", "nbt-root");
+    root.innerHTML = /** @type {string} */ (model.get("html"));
+    el.append(root);
+    enlivenAll(root, askKernel);
+    return followTheme(root);
   },
 };

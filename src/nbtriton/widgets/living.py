@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import traitlets
+
 from nbtriton.drawing.scene import to_json
 from nbtriton.drawing.timeline import timeline_scenes
 from nbtriton.lab.explain.timeline import Timeline
+from nbtriton.widgets.show import KeptViews
 from nbtriton.widgets.view import LiveView, asset
 
 # Reports whose batches are kept.
@@ -19,11 +22,14 @@ _REPORTS = 8
 class LivingCharts(LiveView):
     """What a kernel has once, however many charts it shows: the page's script, and the batches of their points.
 
-    The charts themselves are the static HTML of reports, which is what a notebook keeps.
+    The charts themselves are the static HTML of reports, which is what a notebook keeps. A host that runs a script
+    only where a widget is shown, as VS Code and marimo do, gets one for each chart, with its HTML.
     """
 
     _esm = asset("living.js", "chart.js")
     _css = asset("chart.css")
+
+    html = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, **options: Any) -> None:
         self._batches: deque[tuple[str, object, Mapping[int, Timeline]]] = deque(maxlen=_REPORTS)
@@ -53,6 +59,16 @@ class LivingCharts(LiveView):
                     shown.models, span_ms=shown.span_ms, finding=shown.finding
                 )
                 self.send({**content, "scene": to_json(scene)})
+
+
+_charts = KeptViews(_REPORTS)
+
+
+def living_chart(html: str) -> LivingCharts:
+    """Return one chart as a widget, for a host that runs a script only where one is shown."""
+    chart = LivingCharts(html=html)
+    _charts.keep(chart)
+    return chart
 
 
 @cache

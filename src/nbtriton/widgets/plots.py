@@ -16,6 +16,7 @@ from nbtriton.widgets.static import StaticView, curve_rows, curve_view
 
 if TYPE_CHECKING:
     from nbtriton.lab.perf.report import PerfReport
+    from nbtriton.widgets.living import LivingCharts
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,6 +33,12 @@ class PlotView(StaticView):
     series: tuple[Series, ...] = ()
     title: str = ""
     target_ms: float | None = None
+
+    def _display_(self) -> LivingCharts:
+        """Return what marimo shows, and VS Code and Colab."""
+        from nbtriton.widgets.living import living_chart
+
+        return living_chart(self.html)
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file in the format of the name's ending."""

@@ -45,9 +45,20 @@ function detailList(rows) {
 /** Let keys do something in an element, and keep them from the notebook, which takes them for its cells.
  * @param {Element} element @param {(event: KeyboardEvent) => {[key: string]: (() => unknown) | undefined}} actions by key */
 function onKeys(element, actions) {
+  /** @param {any} event */
+  const find = (event) =>
+    event.ctrlKey || event.metaKey || event.altKey
+      ? undefined
+      : actions(event)[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+  // Notebook 7 hears keys before the elements of the page, and leaves alone those with this attribute.
+  const guard = (/** @type {any} */ event) => {
+    event.target.toggleAttribute?.("data-lm-suppress-shortcuts", Boolean(find(event)));
+    if (!element.isConnected) removeEventListener("keydown", guard, true);
+  };
+  element.addEventListener("focusin", () => addEventListener("keydown", guard, true));
+  element.addEventListener("focusout", () => removeEventListener("keydown", guard, true));
   element.addEventListener("keydown", (/** @type {any} */ event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const act = actions(event)[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    const act = find(event);
     if (!act) return;
     act();
     event.preventDefault();
@@ -94,7 +105,7 @@ function percentile(ordered, percent) {
 
 /** @param {string} text */
 function group(text) {
-  const [whole, decimals] = text.split(".");
+  const [whole, decimals] = text.replace("-", "\u2212").split(".");
   const apart = whole.replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
   return decimals ? `${apart}.${decimals}` : apart;
 }
@@ -178,9 +189,9 @@ function csvOf(rows) {
   return rows.map((row) => `${row.map(quoted).join(",")}\n`).join("");
 }
 
-/** A cell without the spaces between thousands. @param {Element} cell */
+/** A cell without the spaces between thousands, and with the minus of programs. @param {Element} cell */
 function plain(cell) {
-  return (cell.textContent ?? "").replaceAll("\u202f", "");
+  return (cell.textContent ?? "").replaceAll("\u202f", "").replace("\u2212", "-");
 }
 
 /** The cells of a table as they are shown. @param {HTMLTableElement} table */
@@ -233,11 +244,15 @@ function clock(ago_ms) {
 /** Whether an element, or what stands behind it, is dark: VS Code's paper is white in every theme, and covered.
  * @param {Element} element */
 function onDark(element) {
-  for (let at = /** @type {Element | null} */ (element); at; at = at.parentElement) {
-    const [red, green, blue, alpha = 1] = (
-      getComputedStyle(at).backgroundColor.match(/[\d.]+/g) ?? []
-    ).map(Number);
-    if (alpha > 0.5) return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 128;
+  const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  // A host may keep a widget in a shadow tree.
+  for (let at = /** @type {any} */ (element); pen && at; at = at.parentElement ?? at.getRootNode().host) {
+    // Painted: a colour has many notations.
+    pen.clearRect(0, 0, 1, 1);
+    pen.fillStyle = getComputedStyle(at).backgroundColor;
+    pen.fillRect(0, 0, 1, 1);
+    const [red, green, blue, alpha] = pen.getImageData(0, 0, 1, 1).data;
+    if (alpha > 127) return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 128;
   }
   return getComputedStyle(document.documentElement).colorScheme.includes("dark")
     && matchMedia("(prefers-color-scheme: dark)").matches;
@@ -273,6 +288,34 @@ function ask(model, content, show) {
  * @param {Model} model @param {(string | undefined)[]} names @returns {Promise<string>} */
 function configurationCell(model, names) {
   return new Promise((done) => ask(model, { kind: "cell", names: names.filter(Boolean) }, ({ text }) => done(text)));
+}
+
+/** Give an element the colours of its page, also when it comes into the page later, and when the theme changes.
+ * @param {HTMLElement} root @param {() => void} [changed] @returns {() => void} ends it */
+function followTheme(root, changed) {
+  const dark = () => {
+    root.style.colorScheme = onDark(root) ? "dark" : "light";
+  };
+  const onTheme = () => {
+    dark();
+    changed?.();
+  };
+  // Hosts say their theme in attributes of these two.
+  const themes = new MutationObserver(onTheme);
+  for (const element of [document.documentElement, document.body]) {
+    themes.observe(element, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-theme", "style"] });
+  }
+  const placed = new ResizeObserver(() => {
+    if (!root.isConnected) return;
+    placed.disconnect();
+    onTheme();
+  });
+  if (!root.isConnected) placed.observe(root);
+  dark();
+  return () => {
+    themes.disconnect();
+    placed.disconnect();
+  };
 }
 
 /** Draw after the named traits change, once per animation frame, and acknowledge frames.
@@ -335,9 +378,6 @@ function follow(model, names, draw, root) {
     else write(state, "");
     root.classList.toggle("nbt-gone", gone || (silent > SILENT_MS && !model.get("resting")));
   };
-  const dark = () => {
-    root.style.colorScheme = onDark(root) ? "dark" : "light";
-  };
   const beat = setInterval(() => {
     if (!root.isConnected) return;
     tell();
@@ -346,15 +386,6 @@ function follow(model, names, draw, root) {
   const here = setInterval(() => {
     if (root.isConnected && !gone) say("here");
   }, HERE_MS);
-  const onTheme = () => {
-    dark();
-    later();
-  };
-  // Hosts say their theme in attributes of these two.
-  const themes = new MutationObserver(onTheme);
-  for (const element of [document.documentElement, document.body]) {
-    themes.observe(element, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-theme", "style"] });
-  }
   const onGone = () => {
     gone = true;
     tell();
@@ -370,7 +401,7 @@ function follow(model, names, draw, root) {
   // The widget manager's word for a kernel that was restarted or has died.
   model.on("comm_live_update", onGone);
   document.addEventListener("visibilitychange", run);
-  dark();
+  const stopTheme = followTheme(root, later);
   draw();
   tell();
   say("open");
@@ -378,7 +409,7 @@ function follow(model, names, draw, root) {
     over = true;
     clearInterval(beat);
     clearInterval(here);
-    themes.disconnect();
+    stopTheme();
     for (const name of names) model.off(`change:${name}`, later);
     model.off("change:frame", onFrame);
     model.off("change:beat", hear);

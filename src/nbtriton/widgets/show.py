@@ -206,6 +206,10 @@ class Shown(Stopping):
             display(rest)
         self.view.close()
 
+    def _display_(self) -> LiveView:
+        """Return what marimo shows: it asks by this name, and has no display handles."""
+        return self.view
+
     @property
     def in_terminal(self) -> str:
         """The text that a terminal shows instead of a live view; empty on a page."""

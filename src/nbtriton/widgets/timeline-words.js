@@ -28,9 +28,10 @@ function timelineSentence(title, parts, marks, wide, { latest, left_out }) {
   const batches = parts.flatMap((part) => part.batches);
   const ended = batches.filter((b) => !b.open);
   const [most] = tallied(ended.map((b) => b.mark));
+  const whose = ended.length === 1 ? "its reason" : `the reason of ${most?.[1] === ended.length ? "all" : count(most?.[1] ?? 0)}`;
   let sentence = most
     ? `${title}: ${counted(ended.length, "batch", "batches")} with ${counted(sum(ended.map((b) => b.rows)), "row")} within `
-      + `${measure(wide)} ms; of ${count(most[1])} the reason is: ${marks[most[0]][2]}`
+      + `${measure(wide)} ms; ${whose}: ${marks[most[0]][2]}`
     : `${title}: no batch ended in this stretch`;
   if (latest > -Infinity) {
     const running = batches.filter((b) => b.open).map((b) => b.end - b.begin);
@@ -99,17 +100,22 @@ function stretchTable(parts, marks) {
     row.append(...cells.map((cell) => make(tag, "", cell)));
     table.append(row);
   };
-  line("th", ["model", "requests", "p50 [ms]", "p99 [ms]", "mean wait [ms]", "batches", "mean rows", "reasons"]);
-  for (const { name, waits, batches } of parts.slice(0, MOST_ROWS)) {
+  const rows = parts.slice(0, MOST_ROWS);
+  const times = rows.map(({ waits }) => {
     const took = waits.filter((w) => !w.open).map((w) => w.end - w.begin).sort((a, b) => a - b);
     const waited = waits.filter((w) => w.lane >= 0).map((w) => w.left - w.begin);
+    return [percentile(took, 50), percentile(took, 99), sum(waited) / waited.length];
+  });
+  // One unit for all times.
+  const [unit, per_ms] = times.flat().some((time) => time >= 1) ? ["ms", 1] : ["µs", 1000];
+  line("th", ["model", "requests", ...["p50", "p99", "mean wait"].map((name) => `${name} [${unit}]`), "batches", "mean rows", "reasons"]);
+  rows.forEach(({ name, waits, batches }, at) => {
     const reasons = tallied(batches.map((batch) => marks[batch.mark][0])).map(([letter, many]) => `${letter} ${count(many)}`);
     line("td", [
-      name, count(waits.length), measure(percentile(took, 50)), measure(percentile(took, 99)),
-      measure(sum(waited) / waited.length), count(batches.length),
+      name, count(waits.length), ...times[at].map((time) => measure(time * per_ms)), count(batches.length),
       measure(sum(batches.map((batch) => batch.rows)) / batches.length), reasons.join(", ") || "–",
     ]);
-  }
+  });
   if (parts.length <= MOST_ROWS) return [table];
   return [table, make("div", "", `and ${counted(parts.length - MOST_ROWS, "more model")}`)];
 }

@@ -172,7 +172,8 @@ function render({ model, el }) {
     box(window_, 2, Math.max(3, over(now.end) - window_), OVERVIEW - 4, "s0", 0.2, true);
     const picked = selected(whole);
     if (picked?.seen) box(over(picked.begin), 2, Math.max(2, over(picked.end) - over(picked.begin)), OVERVIEW - 4, "s1", 0.5, true);
-    letters("ms", plot.x - 6, HEAD - 7, "muted", "right");
+    // Where no label of a tick comes.
+    letters("ms", 6, HEAD - 7, "muted");
     for (const { tick, words } of timeTicks(now, plot.width)) {
       const x = scale(now)(tick);
       // A label stands at its line, or not at all.

@@ -377,6 +377,10 @@ class TimelineView(StaticView):
         """Select in all views of the page, as `SelectingView.select`."""
         self._shown().select(value)
 
+    def _display_(self) -> LiveTimeline:
+        """Return what marimo shows."""
+        return self._shown()
+
     def trace(self) -> dict[str, Any]:
         """Return everything recorded in Chrome's trace event format."""
         assert self.timeline is not None

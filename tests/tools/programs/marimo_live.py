@@ -9,11 +9,9 @@ app = marimo.App()
 def _():
     import threading
 
-    import marimo as mo
     import numpy as np
 
     import nbtriton as nt
-    from nbtriton import widgets
 
     def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803
         return {"OUT": IN * 2}
@@ -21,12 +19,12 @@ def _():
     server = nt.Server(gpus=())
     handle = server.load("max_batch_size: 8", double, name="double")
     handle  # noqa: B018
-    return handle, mo, np, nt, server, threading, widgets
+    return handle, np, nt, server, threading
 
 
 @app.cell
-def _(mo, server, widgets):
-    mo.ui.anywidget(widgets.WatchView(server))
+def _(nt, server):
+    nt.watch(server)
 
 
 @app.cell
@@ -44,6 +42,17 @@ def _(nt, server):
 @app.cell
 def _(report):
     report.plot()
+
+
+@app.cell
+def _(nt, report):
+    nt.plot(first=report, again=report)
+
+
+@app.cell
+def _(nt, report, server):
+    assert report.points
+    nt.timeline(server, "double")
 
 
 @app.cell
