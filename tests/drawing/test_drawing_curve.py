@@ -129,6 +129,12 @@ CLAIMS = {
         "measurement"),
         "",
     ),
+    "a few per cent": (
+        Series("two", (level(1, 59.5),)),
+        ("two is best: up to 59.5 infer/s at concurrency 1, p99 1.00 ms; 4.4% more than one (58.9 to 60.1 against "
+        "56.4 to 57.6 infer/s)"),
+        "nbt-best",
+    ),
     "another load does as well": (
         Series("two", (level(1, 90), level(2, 90.5))),
         ("two is best: up to 90.0 infer/s at concurrency 1, p99 1.00 ms; 1.6 times the throughput of one; no difference "
@@ -144,6 +150,13 @@ def test_a_winner_is_named_only_where_the_ranges_of_the_windows_do_not_overlap(s
     assert curve_finding([ONE, two]).startswith(said)
     drawn_rings = {name for node in rings(drawn([ONE, two])) for name in node.get("class").split()}
     assert ({ring} if ring else set()) == drawn_rings & {"nbt-best", "nbt-highest"}
+
+
+def test_less_than_a_per_cent_makes_no_winner():
+    alike = [Series(name, (level(1, rate, 0.001),)) for name, rate in (("one", 57), ("two", 57.4))]
+    assert curve_finding(alike).startswith(
+        "no difference to be seen between one and two (56.9 to 57.1"
+    )
 
 
 def test_of_equal_throughputs_the_highest_has_the_lowest_latency():

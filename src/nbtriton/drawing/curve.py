@@ -160,9 +160,10 @@ def top_of(series: Sequence[Series], target_ms: float | None = None) -> Top | No
 
 
 def _differs(lower: _Pair, higher: _Pair) -> bool:
-    """Return whether the windows of two points have no throughput in common."""
+    """Return whether the windows of two points have no throughput in common, and lie more than 1% apart."""
     low, high = _range(*lower), _range(*higher)
-    return low is not None and high is not None and low[1] < high[0]
+    apart = lower[1].throughput < higher[1].throughput * (1 - _SAME)
+    return apart and low is not None and high is not None and low[1] < high[0]
 
 
 def _range(series: Series, point: Point) -> tuple[float, float] | None:
@@ -244,7 +245,7 @@ def _no_difference(top: Top) -> str:
 
 
 def _times(series: Sequence[Series], top: Top) -> str:
-    """Compare the best point with the best of the weakest configuration."""
+    """Compare the best point with the best of the weakest configuration: a factor below 1.1 as per cent, with the ranges."""
     others = [
         (each, max(each.drawn, key=lambda p: p.throughput))
         for each in series
@@ -253,8 +254,12 @@ def _times(series: Sequence[Series], top: Top) -> str:
     weakest, low = min(others, key=lambda pair: pair[1].throughput, default=(None, None))
     if weakest is None or low is None or not 0 < low.throughput < top.point.throughput:
         return ""
-    ratio = measure(top.point.throughput / low.throughput, 2)
-    return f"; {ratio} times the throughput of {weakest.label}"
+    ratio = top.point.throughput / low.throughput
+    if ratio >= 1.1:
+        return f"; {measure(ratio, 2)} times the throughput of {weakest.label}"
+    ranges = [_range_text(*pair).strip(" ()") for pair in ((top.series, top.point), (weakest, low))]
+    against = f" ({' against '.join(ranges)} infer/s)" if all(ranges) else ""
+    return f"; {measure(100 * (ratio - 1), 2)}% more than {weakest.label}{against}"
 
 
 def _cost(top: Top) -> str:

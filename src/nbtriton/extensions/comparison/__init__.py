@@ -356,8 +356,8 @@ class PairedRatio:
 
     @property
     def differs(self) -> bool:
-        """Whether 1, no difference, is outside of the interval."""
-        return self.low > 1 or self.high < 1
+        """Whether 1, no difference, is outside of the interval, to the two decimals that are written."""
+        return round(self.low, 2) > 1 or round(self.high, 2) < 1
 
     def __str__(self) -> str:
         if math.isnan(self.ratio):
