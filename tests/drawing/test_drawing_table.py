@@ -111,6 +111,9 @@ def test_a_frame_that_shows_itself_is_a_dataframe():
     assert TableFrame.__name__ not in type(frame[["model"]]).__name__
     again = pickle.loads(pickle.dumps(frame))
     assert repr(again) == repr(frame)
+    long = TableFrame(pd.concat([plain] * 30), most=40)
+    assert repr(long).startswith("the last 40 of 60 rows\n")
+    assert repr(long).count("1.50") == 20
     none = TableFrame(plain[:0], empty="no models & no rows")
     assert repr(none) == "no models & no rows"
     assert "no models &amp; no rows" in none._repr_html_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 
@@ -12,6 +13,7 @@ from nbtriton.common.errors import (
     TritonError,
     UnavailableError,
 )
+from nbtriton.drawing.numbers import THIN
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.execution import Statistics
 from nbtriton.runtime.engine.core.history import Meter, ModelHistory, Recorder
@@ -308,6 +310,11 @@ def test_events_are_a_frame_of_what_happened_in_order(server: Server, same):
     assert parts == pytest.approx(request["total_us"])
     assert list(events(server, "m", by="batch").reason) == ["no_delay"]
     assert events(server, "e", by="batch").empty
+    # Shown: moments to the microsecond, numbers of requests that can be pasted and lead to the timeline.
+    page = frame._repr_html_()
+    assert f"{frame.at_ms.iloc[-1]:,.3f}".replace(",", THIN) in page
+    assert f'href="#nbt-{os.getpid()}-{request["request"]}"' in page
+    assert "NaN" not in page
     with pytest.raises(InvalidArgumentError, match="by 'requests'") as raised:
         events(server, by="requests")
     assert "request" in raised.value.hint

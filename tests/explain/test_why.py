@@ -391,7 +391,7 @@ def test_a_model_and_an_ensemble_of_a_server_are_explained():
 
 @pytest.mark.parametrize(
     ("us", "text"),
-    [(999.0, "999 µs"), (1000.0, "1.00 ms"), (40_300.0, "40.3 ms"), (-2500.0, "-2.50 ms")],
+    [(999.0, "999 µs"), (1000.0, "1.00 ms"), (40_300.0, "40.3 ms"), (-2500.0, "\u22122.50 ms")],
 )
 def test_times_are_in_milliseconds_from_one_on(us, text):
     assert time_text(us) == text

@@ -106,12 +106,13 @@ def test_a_stretch_of_the_timeline_has_its_numbers_and_is_marked_in_the_watch(
     chosen = select_middle(page)
     panel = page.locator(".nbt-timeline-panel")
     rows = [row.split("\t") for row in panel.locator("table").inner_text().splitlines()]
+    unit = rows[0][2].removeprefix("p50 ")  # one for the table, by its longest time
     assert rows[0] == [
         "model",
         "requests",
-        "p50 [ms]",
-        "p99 [ms]",
-        "mean wait [ms]",
+        f"p50 {unit}",
+        f"p99 {unit}",
+        f"mean wait {unit}",
         "batches",
         "mean rows",
         "reasons",
@@ -121,6 +122,11 @@ def test_a_stretch_of_the_timeline_has_its_numbers_and_is_marked_in_the_watch(
     timeline.selected = chosen
     frame = timeline.selection
     assert frame["model"].value_counts().to_dict() == numbers
+    longest_us = frame.groupby("model")["total_us"].max()
+    assert unit == ("[ms]" if longest_us.max() >= 1000 else "[µs]")
+    for name, _, _, p99, *_ in rows[1:]:
+        us = float(p99.replace("\u202f", "")) * (1000 if unit == "[ms]" else 1)
+        assert us == pytest.approx(longest_us[name], rel=0.01)  # of fewer than fifty requests
     assert page.locator(".nbt-band").count() == 3
     assert "selected: " in page.locator(".nbt-watch-picked").inner_text()
     assert page.evaluate("second.get('selected')") == chosen

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import Any
 
 import pandas as pd
 
+from nbtriton.drawing.numbers import count
 from nbtriton.drawing.table import Column, compact_html, compact_text, in_units
 
 
@@ -21,17 +22,29 @@ class TableFrame(pd.DataFrame):
         The columns to show first, as many as fit a narrow page.
     empty : str, optional
         The text shown if there are no rows.
+    most : int, optional
+        Of more rows the last ones are shown.
+    written : mapping of str to callable, optional
+        How the values of some columns are written.
     """
 
     # pandas passes these on, also when pickled.
-    _metadata = ["importance", "if_empty"]  # noqa: RUF012 - as pandas has it
+    _metadata = ["importance", "if_empty", "most", "written"]  # noqa: RUF012 - as pandas has it
 
     def __init__(
-        self, frame: Any = None, importance: Iterable[str] = (), *, empty: str = ""
+        self,
+        frame: Any = None,
+        importance: Iterable[str] = (),
+        *,
+        empty: str = "",
+        most: int = 0,
+        written: Mapping[str, Callable[[Any], object]] | None = None,
     ) -> None:
         super().__init__(frame)  # type: ignore[call-arg]  # its stubs have `__new__` alone
         self.importance = tuple(importance)
         self.if_empty = empty
+        self.most = most
+        self.written = written or {}
 
     @property
     def _constructor(self) -> Callable[..., pd.DataFrame]:
@@ -39,7 +52,14 @@ class TableFrame(pd.DataFrame):
 
     def _table(self) -> tuple[list[Column], list[list[object]], list[int]]:
         names = [str(name) for name in self.columns]
-        rows = [list(row) for row in self.itertuples(index=False, name=None)]
+        shown: pd.DataFrame = self.iloc[-self.most :]
+        rows = [
+            [
+                self.written[name](value) if name in self.written else value
+                for name, value in zip(names, row, strict=True)
+            ]
+            for row in shown.itertuples(index=False, name=None)
+        ]
         columns, cells = in_units([Column.of(name) for name in names], rows)
         return columns, cells, [names.index(name) for name in self.importance if name in names]
 
@@ -48,6 +68,8 @@ class TableFrame(pd.DataFrame):
         if self.if_empty and not len(self):
             return f"<p>{escape(self.if_empty)}</p>", self.if_empty
         columns, cells, first = self._table()
+        if len(cells) < len(self):
+            caption = caption or f"the last {len(cells)} of {count(len(self))} rows"
         text = "\n".join(filter(None, (caption, compact_text(columns, cells, first))))
         return compact_html(columns, cells, first, caption=caption, rest=rest), text
 

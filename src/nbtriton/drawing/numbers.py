@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 # A narrow no-break space between thousands: 12 345.
-_THIN = "\u202f"
+THIN = "\u202f"
+_MINUS = "\u2212"
 MISSING = "\u2013"
 # Nobody reads more digits than that: such numbers have an exponent.
 _LONGEST = 15
@@ -15,7 +16,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 def count(value: float) -> str:
     """Write a whole number exactly, with thousands separated: ``12 345``."""
-    return f"{round(value):,}".replace(",", _THIN)
+    return f"{round(value):,}".replace(",", THIN)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -46,7 +47,7 @@ def measure(value: float, digits: int = 3) -> str:
     if rounded and math.floor(math.log10(abs(rounded))) > exponent:
         exponent += 1
     decimals = max(0, digits - 1 - exponent)
-    return f"{rounded:,.{decimals}f}".replace(",", _THIN)
+    return f"{rounded:,.{decimals}f}".replace(",", THIN).replace("-", _MINUS)
 
 
 def lasting(ms: float) -> str:
@@ -72,7 +73,7 @@ def plain(value: float) -> str:
     whole, _, decimals = f"{value:.6g}".partition(".")
     if "e" in whole or "e" in decimals:
         return f"{value:.6g}"
-    grouped = f"{int(whole):,}".replace(",", _THIN)
+    grouped = f"{int(whole):,}".replace(",", THIN)
     sign = "-" if value < 0 and grouped == "0" else ""
     return f"{sign}{grouped}.{decimals}" if decimals else grouped
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from unicodedata import east_asian_width
 
-from nbtriton.drawing.numbers import MISSING, count, measure
+from nbtriton.drawing.numbers import MISSING, THIN, count, measure
 from nbtriton.drawing.scene import text_width
 
 # Endings of column names that are units, longest first.
@@ -177,6 +177,12 @@ class Link(str):
         return link
 
 
+class Moment(float):
+    """A time in milliseconds that is written to the microsecond: moments of one table lie close together."""
+
+    __slots__ = ()
+
+
 def _breakable(cell: str) -> str:
     """Escape a cell; a long name, such as a field's, may be broken after dots and underscores."""
     words = " ".join([_breakable_word(escape(word)) for word in cell.split(" ")])
@@ -245,6 +251,8 @@ def _cell(value: object) -> str:
         return MISSING
     if isinstance(value, Link):
         return value
+    if isinstance(value, Moment):
+        return f"{value:,.3f}".replace(",", THIN)
     if isinstance(value, bool) or not _is_number(value):
         return str(value)
     if hasattr(value, "__index__"):

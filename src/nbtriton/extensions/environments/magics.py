@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.environments import ENVIRONMENT, environment
+from nbtriton.extensions.environments.making import environment
 from nbtriton.magics.cells import MADE
-from nbtriton.magics.common import arguments, magic
+from nbtriton.magics.common import magic
 from nbtriton.options.reading import unquoted
-from nbtriton.options.table import given_options
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -24,7 +23,12 @@ class EnvironmentMagics(Magics):
     @magic(line_cell_magic)
     @argument("name", type=unquoted, help="what --env calls it")
     @argument("packages", nargs="*", metavar="PACKAGE", help="as for pip, such as scikit-learn<1.6")
-    @arguments(tuple(ENVIRONMENT.values()))
+    @argument("-r", "--requirements", metavar="FILE", help="a requirements file")
+    @argument(
+        "--python", metavar="VERSION|PATH",
+        help="its Python, such as 3.12; by default the notebook's version",
+    )  # fmt: skip
+    @argument("--anew", action="store_true", help="make it again, with the versions of today")
     def triton_env(self, options: Namespace, cell: str | None = None) -> Any:
         """Make an environment for models, by uv if it is on the PATH, else by pip.
 
@@ -47,8 +51,10 @@ class EnvironmentMagics(Magics):
                 *map(unquoted, options.packages),
                 *(text for text in lines if not text.startswith("#")),
             ],
+            requirements=options.requirements and unquoted(options.requirements),
+            python=options.python and unquoted(options.python),
+            anew=options.anew,
             on_progress=print,
-            **given_options(options, ENVIRONMENT),
         )
         MADE[options.name] = made.folder
         return made

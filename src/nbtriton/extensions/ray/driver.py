@@ -11,7 +11,6 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from time import sleep
 from typing import Any, Final
 
 from nbtriton.extensions.ray.actor import Place
@@ -25,10 +24,6 @@ READY: Final = 10  # the error of the connection to the cluster, empty without o
 STARTED: Final = 11  # number, where it is
 ENDED: Final = 12  # number, the cause
 
-# The error of a connection that was there.
-LEFT: Final = "the node that it was joined through has gone"
-# Seconds between two looks at that node.
-_LOOK_S: Final = 1.0
 # Ray's smallest: tensors do not go through its object store.
 _STORE_BYTES: Final = 80 << 20
 
@@ -42,7 +37,6 @@ def main(descriptor: int, address: str) -> None:
         channel.send((READY, _first_line(error)))
         return
     channel.send((READY, ""))
-    threading.Thread(target=_watch, args=(channel,), daemon=True).start()
     actors = _Actors(channel)
     with suppress(ChannelClosed):
         while True:
@@ -67,19 +61,6 @@ def _connect(address: str) -> None:
         )  # fmt: skip
     else:
         ray.init(address=address, log_to_driver=False, logging_level="error")
-
-
-def _watch(channel: Channel) -> None:
-    """Leave the cluster with the node that it was joined through: Ray ends the actors of its driver, and starts none."""
-    import ray
-
-    own = ray.get_runtime_context().get_node_id()
-    with suppress(Exception):  # the cluster does not answer
-        while any(node["Alive"] for node in ray.nodes() if node["NodeID"] == own):
-            sleep(_LOOK_S)
-    with suppress(ChannelClosed):
-        channel.send((READY, LEFT))
-    channel.close()
 
 
 def _first_line(error: BaseException) -> str:

@@ -493,8 +493,13 @@ def _finding(name: str, records: Sequence[ModelRecords], begin: int, end: int) -
     reasons: Mapping[str, int] = Counter(mark_of(batch).words for batch in seen)
     words, count = max(reasons.items(), key=lambda item: item[1])
     rows = sum(batch.batch_size for batch in seen)
+    whose = (
+        "its reason"
+        if len(seen) == 1
+        else f"the reason of {'all' if count == len(seen) else count}"
+    )
     return (
         f"{name}: {counted(len(seen), 'batch', 'batches')} with {counted(rows, 'row')} within "
         f"{measure((end - begin) / 1e6)} ms; "
-        f"of {count} the reason is: {words}" + (f". {inside}" if inside else "")
+        f"{whose}: {words}" + (f". {inside}" if inside else "")
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import SERVER, check
 from nbtriton.common.errors import InvalidArgumentError, nearest
 from nbtriton.common.packages import needed
+from nbtriton.drawing.table import Link, Moment
 from nbtriton.runtime.engine.core.snapshot import BatchRecord, RequestRecord
 from nbtriton.runtime.engine.server import Server
 
@@ -59,8 +61,7 @@ def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFram
             f"events by '{by}' do not exist", hint=nearest(by, _KINDS) or ", ".join(_KINDS)
         )
     with needed("a table of events"):
-        import pandas as pd
-
+        import pandas as pd  # noqa: F401
     batches: Sequence[BatchRecord] = server.batches(model)
     requests: Sequence[RequestRecord] = server.requests(model)
     in_flight = server.in_flight(model)
@@ -76,21 +77,48 @@ def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFram
     if by == "request":
         return request_table(requests, since)
     if by == "batch":
-        return pd.DataFrame([_batch_row(batch, since) for batch in batches], columns=_BATCH)
+        return _table([_batch_row(batch, since) for batch in batches], _BATCH)
     rows = [row for request in requests for row in _request_events(request)]
     rows += [row for batch in batches for row in _batch_events(batch)]
     rows += _change_events(server, model, since) if rows else []
     rows.sort(key=lambda row: (row[0], _ORDER.index(row[1])))
-    return pd.DataFrame([((row[0] - since) / 1e6, *row[1:]) for row in rows], columns=_EVENT)
+    return _table([((row[0] - since) / 1e6, *row[1:]) for row in rows], _EVENT)
 
 
 def request_table(requests: Sequence[RequestRecord], since_ns: int | None = None) -> pd.DataFrame:
     """Return requests as a DataFrame, as of `events`; ``at_ms`` is since the first of them, or since a moment."""
-    import pandas as pd
-
     if since_ns is None:
         since_ns = min((request.arrival_ns for request in requests), default=0)
-    return pd.DataFrame([_request_row(one, since_ns) for one in requests], columns=_REQUEST)
+    return _table([_request_row(one, since_ns) for one in requests], _REQUEST)
+
+
+# More are not read; the value has them.
+_SHOWN = 40
+# What a table shows first: where, what, how long.
+_FIRST = (
+    "at_ms", "event", "model", "request", "batch", "rows", "batch_size", "total_us", "queue_us", "longest_wait_us",
+    "compute_us", "compute_infer_us", "reason", "status", "waiting", "instance", "caller",
+)  # fmt: skip
+
+
+def _link(number: float | None) -> Link | None:
+    """Return the number of a request as a link; None for 0, None and NaN."""
+    return Link.to_request(int(number), os.getpid()) if number and number > 0 else None
+
+
+def _table(rows: Sequence[tuple[Any, ...]], columns: tuple[str, ...]) -> pd.DataFrame:
+    """Return rows as a DataFrame, whose numbers of requests lead to the timeline of their page."""
+    import pandas as pd
+
+    from nbtriton.drawing.frames import TableFrame
+
+    return TableFrame(
+        pd.DataFrame(rows, columns=list(columns)),
+        _FIRST,
+        empty="nothing is recorded yet: a request is, once it is sent",
+        most=_SHOWN,
+        written={"at_ms": Moment, "request": _link, "batch": _link, "caller": _link},
+    )
 
 
 _ORDER = ("change", "arrival", "refusal", "batch", "start", "end", "answer")

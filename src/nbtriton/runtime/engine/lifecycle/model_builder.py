@@ -14,7 +14,6 @@ from nbtriton.backends.devices.device_set import DeviceSet
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, LoadError, TritonError
 from nbtriton.model.config import (
     ModelConfig,
-    copy_config,
     ignored_fields,
     is_ensemble,
     normalize,
@@ -300,7 +299,8 @@ class ModelBuilder:
             An instance group is wrong.
         """
         wanted = normalize(config, name=runtime.name)
-        changed = copy_config(runtime.config)
+        changed = ModelConfig()
+        changed.CopyFrom(runtime.config)
         take_instances(changed, wanted)
         validate(changed)
         return resolve_instances(changed, runtime.backend, self.gpus)
@@ -325,7 +325,8 @@ class ModelBuilder:
         self, user_config: ModelConfig, runtimes: Sequence[Runtime], *, agents: bool
     ) -> list[tuple[str, str]]:
         """Return the fields of a configuration that have no effect on this server, with the reasons."""
-        config = copy_config(user_config)
+        config = ModelConfig()
+        config.CopyFrom(user_config)
         config.backend = next((runtime.config.backend for runtime in runtimes), config.backend)
         return ignored_fields(
             config,

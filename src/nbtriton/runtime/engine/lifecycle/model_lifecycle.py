@@ -25,7 +25,6 @@ from nbtriton.model.config import (
     ModelConfig,
     ReadyModel,
     as_config,
-    copy_config,
     differences,
     validate_ensemble,
 )
@@ -149,7 +148,8 @@ class ModelLifecycle:
             if config is None and entry is not None:
                 wanted.CopyFrom(entry.user_config)
             wanted.name = name
-            user_config = copy_config(wanted)
+            user_config = ModelConfig()
+            user_config.CopyFrom(wanted)
             slots = {} if entry is None else entry.slots
             latest = None if entry is None else entry.latest
             if model is None and version is None and len(slots) > 1:
