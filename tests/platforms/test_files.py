@@ -7,15 +7,18 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 import nbtriton as nt
 from nbtriton.common.errors import AlreadyExistsError, InvalidArgumentError
 from nbtriton.extensions.platforms import Needs, kubernetes, needs_of, ray_serve, service_name
 from tests.repository.notebook import Cells
+
+# jsonschema takes a processor two seconds to import.
+pytestmark = pytest.mark.medium
 
 DOUBLE = """
 def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
@@ -44,7 +47,9 @@ def written(tmp_path):
     return write
 
 
-def schema(name: str) -> Draft202012Validator:
+def schema(name: str) -> Any:
+    from jsonschema import Draft202012Validator
+
     found = json.loads((Path(__file__).parent / f"{name}.json").read_text())
     Draft202012Validator.check_schema(found)
     return Draft202012Validator(found)
@@ -158,7 +163,6 @@ def test_the_application_is_a_program_with_the_resources_of_the_models(written):
     assert "<" not in text
 
 
-@pytest.mark.medium
 def test_an_export_writes_them_beside_the_models_and_again(tmp_path):
     with nt.Server(gpus=()) as server:
         server.load("", Cells()(DOUBLE), name="double")
