@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-LESSON = Path(__file__).parents[2] / "notebooks" / "07_ensembles.ipynb"
+LESSON = Path(__file__).parents[2] / "notebooks" / "01_five_cells.ipynb"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MODEL = """\
 %%triton_model slow --max-batch-size 8
@@ -82,40 +82,42 @@ def screenshots_of_results(opened: Any, theme: str) -> None:
         "true" if theme == "light" else "false"
     )
     for text, what in (
-        ("watch = %triton_watch", "watch"),
-        ("report = %triton_perf", "report"),
+        ("%triton_timeline", "timeline"),
+        ("both = %triton_perf", "report"),
         ("%triton_dag", "graph"),
-        ("%triton_infer", "result"),
-        ("frame = report.frame", "summary"),
+        ("image = np.random", "result"),
     ):
-        opened.screenshot(f"ensembles-{what}-{theme}", opened.output(text))
+        opened.screenshot(f"lesson-{what}-{theme}", opened.output(text))
 
 
 def test_the_lesson_runs_and_its_widgets_move(open_notebook):
-    name = "ensembles.ipynb"
+    name = "lesson.ipynb"
     opened = open_notebook(name, json.loads(LESSON.read_text()))
     shutil.copytree(LESSON.parent / "exercises", opened.lab.root / "exercises", dirs_exist_ok=True)
     opened.record()
     opened.run_all()
-    sweep = opened.output("alone = %triton_perf")
+    sweep = opened.output("report = %triton_perf")
     sweep.locator(".nbt-curve:visible").first.wait_for()  # live, or at rest already
-    opened.screenshot("ensembles-sweep-live", sweep)
+    opened.screenshot("lesson-sweep-live", sweep)
 
     opened.wait_done()
     # While the sweeps ran, their progress and their pictures moved.
-    for text, moments in (("alone = %triton_perf", 2), ("report = %triton_perf", 3)):
+    for text, said in (
+        ("report = %triton_perf", "concurrency"),
+        ("both = %triton_perf", "batching"),
+    ):
         shown = opened.recorded(text)
-        assert len([line for line in shown["lines"] if "concurrency" in line]) >= moments, shown
+        assert len([line for line in shown["lines"] if said in line]) >= 2, shown
         assert len(shown["points"]) >= 2, shown
     opened.assert_clean()
-    for text in ("watch = %triton_watch", "alone = %triton_perf", "report = %triton_perf"):
+    for text in ("report = %triton_perf", "both = %triton_perf"):
         output = opened.output(text)
         output.scroll_into_view_if_needed()
         assert output.locator("svg").count() >= 1, text
         assert output.locator(".nbt-curve-stop, .nbt-host").count() == 0, text
     screenshots_of_results(opened, "light")
-    summary = opened.output("frame = report.frame").inner_text()
-    assert re.search(r"[\d.]+ x the throughput", summary)
+    summary = opened.output("claim(said, both)").inner_text()
+    assert re.search(r"[\d.]+ times the throughput", summary)
 
     opened.save()
     saved = json.loads((opened.lab.root / name).read_text())
@@ -125,7 +127,7 @@ def test_the_lesson_runs_and_its_widgets_move(open_notebook):
 
     # Reopened, by a reader with the other theme: all measurements are shown without running a cell.
     read = open_notebook(name, saved, "JupyterLab Dark")
-    for text in ("watch = %triton_watch", "report = %triton_perf", "%triton_dag"):
+    for text in ("%triton_timeline", "both = %triton_perf", "%triton_dag"):
         output = read.output(text)
         output.scroll_into_view_if_needed()
         output.locator("svg:visible").first.wait_for()  # a graph has one for each width
