@@ -24,7 +24,8 @@ def lesson(notebook, monkeypatch):
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "code":
-            notebook.ok(source)
+            # What is exported need not be right: the accuracy is a test's of the lesson itself.
+            notebook.ok(source.replace("epochs=6", "epochs=1"))
             if source.startswith("%%triton_ensemble"):
                 return notebook
     raise AssertionError("it has no ensemble")
