@@ -29,15 +29,15 @@ aside() {
     step layers "$bin/lint-imports" --no-cache --no-logo
     # What `pip install` installs here; all tests but these are about the sources in pure Python.
     if [ -n "$compiled" ] && step build $build; then
-        step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
-            -n logical --dist loadfile tests/engine \
-            tests/workers/test_transport.py tests/workers/test_instances.py tests/workers/test_kinds.py
         # An object that the collector clears while it is alive ends the process; nightly all of them run so.
+        collected="tests/engine/test_batching.py tests/engine/test_bls_cancel.py tests/engine/test_ensembles.py
+            tests/engine/test_lifecycle.py tests/engine/test_recorder.py tests/engine/test_sequences_live.py
+            tests/engine/test_updates.py"
         step collector env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
-            -n logical --dist loadfile --gc-threshold 1 \
-            tests/engine/test_batching.py tests/engine/test_bls_cancel.py tests/engine/test_ensembles.py \
-            tests/engine/test_lifecycle.py tests/engine/test_recorder.py tests/engine/test_sequences_live.py \
-            tests/engine/test_updates.py
+            -n logical --dist loadfile --gc-threshold 1 $collected
+        step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
+            -n logical --dist loadfile $(printf -- '--ignore=%s ' $collected) tests/engine \
+            tests/workers/test_transport.py tests/workers/test_instances.py tests/workers/test_kinds.py
     fi
 }
 

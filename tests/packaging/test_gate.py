@@ -61,7 +61,7 @@ def test_all_steps_run_and_nothing_is_said_of_failures_where_none_is(tmp_path: P
     steps = [line for line in lines if line.startswith("==")]
     steps.remove("== pytest")  # beside those after the first two
     assert steps == [
-        "== style", "== format", "== types", "== layers", "== build", "== compiled", "== collector",
+        "== style", "== format", "== types", "== layers", "== build", "== collector", "== compiled",
     ]  # fmt: skip
 
 
