@@ -100,8 +100,7 @@ CORE ?= compiled
 FIND_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.py; then core=build/compiled; fi;
 BUILD_CORE = $(MAKE) --no-print-directory build/compiled
 
-# The walks of the schedulers are a fifth as long: the fewest steps in which every reason comes up.
-FAST := NBTRITON_WALK_STEPS=20000 $(BIN)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast \
+FAST := $(BIN)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast \
 	-m "not (medium or slow or reference or browser or lab)"
 ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py))))
 

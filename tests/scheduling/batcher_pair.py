@@ -1,4 +1,4 @@
-"""A batcher and its oracle under the same events; shared by the walk and the state machine."""
+"""A batcher and its oracle under the same events."""
 
 from __future__ import annotations
 

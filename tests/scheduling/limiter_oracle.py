@@ -1,4 +1,4 @@
-"""A rate limiter and its oracle under the same events; shared by the walk and the state machine."""
+"""A rate limiter and its oracle under the same events."""
 
 from __future__ import annotations
 

@@ -1,15 +1,11 @@
-"""Rate limiter: a test per rule, and small random steps beside its oracle."""
+"""Rate limiter: a test per rule; its random steps are those of the walk."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from nbtriton.scheduling import (
     Batcher,
@@ -20,11 +16,8 @@ from nbtriton.scheduling import (
     StageInstance,
     Ticket,
 )
-from tests.scheduling.limiter_oracle import LimiterPair, needs
+from tests.scheduling.limiter_oracle import needs
 from tests.scheduling.simulator import settings
-
-STEPS = int(os.environ.get("NBTRITON_WALK_STEPS", "40000"))
-
 
 # -- rules ---------------------------------------------------------------------------------------
 
@@ -311,51 +304,3 @@ def test_every_instance_runs_under_contention(seed):
     shares = {key: order.count(key) * priority for key, priority in priorities.items()}
     # Executions times weight stay level: no instance is ahead by more than one step of another.
     assert max(shares.values()) - min(shares.values()) <= 2 * max(priorities.values())
-
-
-class LimiterMachine(RuleBasedStateMachine):
-    """Random events in small steps that hypothesis can shrink."""
-
-    @initialize(seed=st.integers(0, 1000))
-    def begin(self, seed):
-        self.pair = LimiterPair(Random(seed))
-
-    @rule(
-        resources=st.lists(
-            st.tuples(st.sampled_from(LimiterPair.NAMES), st.integers(1, 4)),
-            max_size=3,
-            unique_by=lambda resource: resource[0],
-        ),
-        device=st.integers(0, 1),
-        priority=st.integers(0, 3),
-    )
-    def add(self, resources, device, priority):
-        self.pair.add(resources, device, priority)
-
-    @rule(pick=st.integers(0, 20))
-    def stage(self, pick):
-        idle = [key for key in self.pair.members if key not in self.pair.running]
-        if idle:
-            self.pair.stage(idle[pick % len(idle)])
-
-    @rule(pick=st.integers(0, 20), more=st.booleans())
-    def release(self, pick, more):
-        running = sorted(self.pair.running)
-        if running:
-            self.pair.release(running[pick % len(running)], more)
-
-    @rule(pick=st.integers(0, 20))
-    def remove(self, pick):
-        members = list(self.pair.members)
-        if members:
-            self.pair.remove(members[pick % len(members)])
-
-    def teardown(self):
-        if hasattr(self, "pair"):
-            self.pair.drain()
-
-
-TestLimiterMachine = pytest.mark.medium(LimiterMachine.TestCase)
-TestLimiterMachine.settings = hypothesis_settings(
-    max_examples=max(40, STEPS // 1500), stateful_step_count=40, deadline=None
-)
