@@ -274,7 +274,9 @@ class _Side:
             if now == last and counted >= done:
                 return now
             last = now
-            time.sleep(0.03)
+            time.sleep(
+                0.03
+            )  # a poll of another process, which writes its numbers one after another
         return last
 
 

@@ -43,7 +43,9 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 REAL = [pytest.mark.reference, full_run]
 SIDES = [
-    *[(kind, limit) for kind in ("thread", "process") for limit in LIMITS],
+    # The limiter knows instances, not where they live: each of its modes once, with resources in both kinds.
+    *[("thread", limit) for limit in LIMITS],
+    ("process", "explicit"),
     *[pytest.param(("real", limit), marks=REAL) for limit in LIMITS],
 ]
 

@@ -167,56 +167,6 @@ def test_ensembles_of_failing_models_under_load(server: Server):
     assert failed <= counts["fail"] <= 2 * failed
 
 
-@pytest.mark.medium
-def test_models_come_and_go_under_load(server: Server):
-    """Replaced, unloaded, loaded again: a request is refused at admission or answered."""
-    server.load(echo(), lambda IN: {"OUT": IN + 1}, name="part")
-    whole = ensemble_text(
-        ("part", {"IN": "X"}, {"OUT": "m"}),
-        ("part", {"IN": "m"}, {"OUT": "Y"}),
-        inputs={"X": "FP32[4]"},
-        outputs={"Y": "FP32[4]"},
-    )
-    server.load(whole, name="whole")
-    stop = threading.Event()
-    outcomes: list[Counter[str]] = [Counter() for _ in range(4)]
-    wrong: list[object] = []
-
-    def ask(worker: int) -> None:
-        name, into, out = ("part", "IN", "OUT") if worker % 2 else ("whole", "X", "Y")
-        while not stop.is_set():
-            try:
-                future = server.submit(name, {into: row(1)})
-            except TritonError as refused:
-                if refused.status not in ("NOT_FOUND", "UNAVAILABLE"):
-                    wrong.append(refused)
-                outcomes[worker]["refused"] += 1
-                continue
-            error = future.exception(WAIT_S)
-            if error is not None:
-                wrong.append(error)
-            elif future.result()[out][0, 0] != (2 if worker % 2 else 3):
-                wrong.append(future.result())
-            outcomes[worker]["answered"] += 1
-
-    workers = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    for turn in range(30):
-        if turn % 3 == 0:
-            server.unload("part")
-        elif turn % 3 == 1:
-            server.load(echo(), lambda IN: {"OUT": IN + 1}, name="part")
-        else:
-            server.load(whole, name="whole")
-    stop.set()
-    for worker in workers:
-        worker.join(WAIT_S)
-    assert not wrong, wrong[0]
-    total = sum(outcomes, Counter())
-    assert total["answered"] > 0
-
-
 # -- backends that break the contract ----------------------------------------------------------------
 
 

@@ -30,6 +30,15 @@ def slow(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
     time.sleep(0.002)
     return {"OUT": IN * 2}
 """
+TRAFFIC = """\
+import threading
+over = threading.Event()  # or the kernel's end
+def traffic():
+    while not over.wait(0.02):
+        server.infer("slow", {"IN": np.ones((2, 4), np.float32)})
+thread = threading.Thread(target=traffic, daemon=True)
+thread.start()
+"""
 
 
 def notebook_of(*cells: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.lab.conftest import PATIENCE_MS
-from tests.lab.test_lab_lesson import MODEL, WIDGET, distinct, first_text, notebook_of
+from tests.lab.test_lab_lesson import MODEL, TRAFFIC, WIDGET, distinct, first_text, notebook_of
 from tests.until import until
 
 pytestmark = [
@@ -20,15 +20,6 @@ pytestmark = [
 FIGURE = """\
 figure = nt.lessons.figure("one_instance")
 figure
-"""
-TRAFFIC = """\
-import threading, time
-def traffic():  # until the kernel ends
-    while True:
-        server.infer("slow", {"IN": np.ones((2, 4), np.float32)})
-        time.sleep(0.02)
-thread = threading.Thread(target=traffic, daemon=True)
-thread.start()
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lab.conftest import PATIENCE_MS, Opened
-from tests.lab.test_lab_lesson import MODEL, distinct, first_text, notebook_of
+from tests.lab.test_lab_lesson import MODEL, TRAFFIC, distinct, first_text, notebook_of
 
 pytest.importorskip("notebook", reason="Notebook 7 is not installed")
 
@@ -16,15 +16,6 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-TRAFFIC = """\
-import threading, time
-over = threading.Event()
-def traffic():
-    while not over.wait(0.02):
-        server.infer("slow", {"IN": np.ones((2, 4), np.float32)})
-thread = threading.Thread(target=traffic)
-thread.start()
-"""
 # Its one document has a kernel.
 IDLE = """() => {
     const session = window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session;
