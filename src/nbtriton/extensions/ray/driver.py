@@ -38,6 +38,7 @@ def main(descriptor: int, address: str) -> None:
         return
     channel.send((READY, ""))
     actors = _Actors(channel)
+    threading.Thread(target=actors.watch, daemon=True).start()
     with suppress(ChannelClosed):
         while True:
             message, _ = channel.receive()
@@ -74,6 +75,7 @@ class _Actors:
         import ray
 
         self._ray = ray
+        self._node = ray.get_runtime_context().get_node_id()
         self._class = ray.remote(max_restarts=0)(Place)
         self._channel = channel
         self._actors: dict[int, Any] = {}
@@ -95,14 +97,28 @@ class _Actors:
         where.future().add_done_callback(lambda future: self._started(number, future))
         served.future().add_done_callback(lambda future: self._ended(number, future))
 
+    def watch(self) -> None:
+        """Leave the cluster with the node that it was joined through: Ray ends the actors of its driver, and starts none."""
+        while self._joined():
+            sleep(_LOOK_S)
+        with suppress(ChannelClosed):
+            self._channel.send((READY, LEFT))
+        self._channel.close()
+
+    def _joined(self) -> bool:
+        try:
+            return any(one["Alive"] for one in self._ray.nodes() if one["NodeID"] == self._node)
+        except Exception:  # the cluster does not answer
+            return False
+
     def kill(self, number: int) -> None:
         actor = self._actors.pop(number, None)
         if actor is not None:
             self._ray.kill(actor)
 
     def _started(self, number: int, future: Future[Any]) -> None:
-        timer = self._starting.pop(number, None)
-        if timer is None or future.exception() is not None:  # `serve` fails as well
+        timer = None if future.exception() else self._starting.pop(number, None)
+        if timer is None:  # too late, or `serve` fails as well
             return
         timer.cancel()
         with suppress(ChannelClosed):
@@ -113,6 +129,10 @@ class _Actors:
         if timer is not None:
             timer.cancel()
         error = future.exception()
+        if (
+            timer is not None and not self._joined()
+        ):  # the kernel starts it elsewhere, once it is told
+            return
         with suppress(ChannelClosed):
             self._channel.send((ENDED, number, "" if error is None else _first_line(error)))
 
