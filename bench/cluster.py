@@ -1,22 +1,28 @@
 """Instances on a Ray of two nodes, beside the same actor in a bare loop: ``make cluster``.
 
 It starts two nodes on this machine, prints a line for each measurement, and ends them. Both sides of a comparison run in
-turn, and what is compared is the median of the rounds.
+turn, and what is compared is the median of the rounds. A step in the real tritonserver, instances by load, the end of a
+kernel and lost nodes follow. The status is 1 if a line missed what is asked. Ray listens to every network unless its
+address is 127.0.0.1, of which it makes another one: where the system allows it, all of it runs in a network of its own.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import random
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 from time import monotonic, perf_counter, process_time, sleep
 from typing import Any
 
@@ -24,6 +30,8 @@ import numpy as np
 
 import nbtriton as nt
 from bench.processes import cpu_s, family
+from nbtriton.extensions.verify.install import ensure_reference
+from nbtriton.serving.clients.http import HttpClient
 
 __all__ = ["main"]
 
@@ -36,6 +44,43 @@ _CONFIG = (
     'parameters {{ key: "INSTANCE_ISOLATION" value {{ string_value: "ray" }} }} '
     'parameters {{ key: "INSTANCE_RESOURCES" value {{ string_value: "{resources}" }} }}'
 )
+# What `computing` does, in a process of its own.
+_SPIN = """
+from time import perf_counter, process_time
+began = perf_counter()
+for _ in range(100):
+    end = process_time() + 0.02
+    while process_time() < end:
+        pass
+print(100 / (perf_counter() - began))
+"""
+_KERNEL = """
+import os, sys, time
+import nbtriton as nt
+server = nt.Server(gpus=(), ray=sys.argv[1])
+def pid(IN):
+    time.sleep(0.05)
+    return {"OUT": [float(os.getpid())]}
+server.load(sys.argv[2], pid, name="m")
+requests = [server.submit("m", {"IN": [1.0]}) for _ in range(9)]
+print(*(int(one.result()["OUT"][0]) for one in requests), flush=True)
+time.sleep(600)
+"""
+_PLUS = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        arrays = [pb_utils.get_input_tensor_by_name(one, "IN").as_numpy() for one in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one + 1)]) for one in arrays]
+"""
+_IN_OUT = 'max_batch_size: 0 input { name: "IN" data_type: TYPE_FP32 dims: -1 } output { name: "OUT" data_type: TYPE_FP32 dims: -1 }'
+_STEPS = """ platform: "ensemble" ensemble_scheduling {
+    step { model_name: "far" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "half" } }
+    step { model_name: "plus" model_version: -1 input_map { key: "IN" value: "half" } output_map { key: "OUT" value: "OUT" } }
+}"""
+# A network with loopback alone.
+_ALONE = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+_said: list[bool] = []
 
 
 def double(IN: Any) -> dict[str, Any]:  # noqa: N803 - a tensor
@@ -156,6 +201,7 @@ def compare(
 
 def say(text: str, good: bool) -> None:
     """Print a line."""
+    _said.append(good)
     load = os.getloadavg()[0]
     print(f"{'ok    ' if good else 'MISSED'} {text} [load {load:.1f}]", flush=True)
 
@@ -202,37 +248,67 @@ def two_of_one(server: nt.Server) -> None:
     submit = partial(server.submit, "busy", {"IN": np.ones(1, np.float32)})
     for model in (waiting, computing):
         rates: dict[int, list[float]] = {1: [], 2: []}
+        bare: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(3):
             for count, found in rates.items():
                 server.load(_CONFIG.format(count=count, resources="CPU=2"), model, name="busy")
                 in_flight(submit, lambda one: one.result(), 20, 8)
                 found.append(in_flight(submit, lambda one: one.result(), 150, 8))
                 server.unload("busy")  # two versions have no room beside each other
+                if model is computing:
+                    bare[count].append(spinning(count))
         one, two = (statistics.median(found) for found in rates.values())
+        beside = ""
+        if model is computing:
+            ratio = statistics.median(bare[2]) / statistics.median(bare[1])
+            beside = f"; two bare processes {ratio:.2f} times one"
         say(
-            f"{model.__name__}, two nodes: {two:.0f} calls/s, one {one:.0f}: {two / one:.2f} times (at least 1.9)",
+            f"{model.__name__}, two nodes: {two:.0f} calls/s, one {one:.0f}: {two / one:.2f} times (at least 1.9){beside}",
             two >= 1.9 * one,
         )
 
 
-def lose_nodes(server: nt.Server, cluster: TwoNodes, kills: int) -> None:
+def spinning(count: int) -> float:
+    """Return the calls per second of so many processes that do what `computing` does, and nothing else."""
+    command = [sys.executable, "-I", "-S", "-c", _SPIN]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
+    return sum(float(one.communicate()[0]) for one in processes)
+
+
+class Clients:
+    """Threads that send one request after the other, until `join`; each has its own number."""
+
+    def __init__(self, server: nt.Server, model: str, count: int, pause_s: float = 0.0) -> None:
+        self.outcomes: list[str] = []
+        self._server, self._model, self._pause_s = server, model, pause_s
+        self._numbers, self._ended = itertools.count(), threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+        for one in self._threads:
+            one.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._pause_s):
+            number = next(self._numbers) % (1 << 24)  # exact in FP32
+            try:
+                inputs = {"IN": np.full(1, number, np.float32)}
+                result = self._server.submit(self._model, inputs).result(120)
+                self.outcomes.append("right" if result["OUT"].tolist() == [number] else "WRONG")
+            except nt.TritonError as error:
+                healthy = "is not healthy" not in str(error)
+                self.outcomes.append(f"OTHER: {error}" if healthy else "failed")
+
+    def join(self) -> tuple[int, Counter[str]]:
+        """End them; return how many requests were sent, and the outcomes."""
+        self._ended.set()
+        for one in self._threads:
+            one.join()
+        return next(self._numbers), Counter(self.outcomes)
+
+
+def lose_nodes(server: nt.Server, cluster: TwoNodes, kills: int, least: int) -> None:
     """Kill the second node under load, and replace it, again and again; each request is answered once."""
     server.load(_CONFIG.format(count=2, resources="CPU=2"), waiting, name="lost")
-    outcomes: list[str] = []
-    numbers, ended = itertools.count(), threading.Event()
-
-    def client() -> None:
-        while not ended.is_set():
-            number = next(numbers)
-            try:
-                result = server.submit("lost", {"IN": np.full(1, number, np.float32)}).result(120)
-                outcomes.append("right" if result["OUT"].tolist() == [number] else "WRONG")
-            except nt.TritonError as error:
-                outcomes.append("failed" if "is not healthy" in str(error) else f"OTHER: {error}")
-
-    clients = [threading.Thread(target=client) for _ in range(8)]
-    for one in clients:
-        one.start()
+    clients = Clients(server, "lost", 8)
     times = []
     for _ in range(kills):
         began = monotonic()
@@ -241,17 +317,127 @@ def lose_nodes(server: nt.Server, cluster: TwoNodes, kills: int) -> None:
         while not back(server) and monotonic() - began < 90:
             sleep(0.1)
         times.append(monotonic() - began)
-    ended.set()
-    for one in clients:
-        one.join()
-    sent = next(numbers)
-    good = len(outcomes) == sent and {*outcomes} <= {"right", "failed"} and max(times) < 90
+        print(f"       {times[-1]:.0f} s, {Counter(clients.outcomes)}", flush=True)
+    while len(clients.outcomes) < least:
+        sleep(0.1)
+    sent, outcomes = clients.join()
+    good = outcomes.total() == sent and {*outcomes} <= {"right", "failed"} and max(times) < 90
     say(
-        f"the second node killed {kills} times in {sent:,} requests: {dict(Counter(outcomes))}, both instances back after "
+        f"the second node killed {kills} times in {sent:,} requests: {dict(outcomes)}, both instances back after "
         f"{statistics.median(times):.0f} s, at most {max(times):.0f} s",
         good,
     )
     server.unload("lost")
+
+
+def by_load(server: nt.Server) -> None:
+    """Eight clients that one instance is too slow for, and then one that rests most of the time; no request is lost."""
+    server.load(_CONFIG.format(count=1, resources="CPU=1"), waiting, name="scaled")
+    counts = []
+    with nt.autoscale(server, "scaled", between=(1, 4), p99_ms=60) as scaling:
+        for many, pause_s, reached in ((8, 0.0, range(3, 5)), (1, 0.2, range(1, 2))):
+            began, clients = monotonic(), Clients(server, "scaled", many, pause_s)
+            while (now := int(scaling.frame["after"].iloc[-1])) not in reached:
+                if monotonic() - began > 120:
+                    break
+                sleep(0.5)
+            sent, outcomes = clients.join()
+            counts.append((sent, outcomes, now))
+    (up, first, most), (down, second, least) = counts
+    say(
+        f"instances by load: {most} under eight clients, then {least} under one that rests; of {up + down:,} requests "
+        f"{dict(first + second)}",
+        most >= 3 and least == 1 and first + second == Counter(right=up + down),
+    )
+    server.unload("scaled")
+
+
+def step_in_triton(server: nt.Server) -> None:
+    """An ensemble: its first step on the second node, its second in the real tritonserver."""
+    server.load(_CONFIG.format(count=1, resources="CPU=0,second=1"), double, name="far")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "plus" / "1").mkdir(parents=True)
+        (root / "plus" / "1" / "model.py").write_text(_PLUS)
+        (root / "plus" / "config.pbtxt").write_text(f'backend: "python" {_IN_OUT}')
+        with ensure_reference().server(root, "--model-control-mode=explicit") as triton:
+            with HttpClient(triton.http_url) as client:
+                client.load("plus")
+            server.load("", nt.remote(triton.http_url, model="plus"), name="plus")
+            server.load(_IN_OUT + _STEPS, name="both")
+            wrong, numbers = [], itertools.count()
+
+            def call() -> None:
+                number = next(numbers)
+                result = server.infer("both", {"IN": np.full(4, number, np.float32)})
+                if result["OUT"].tolist() != [2 * number + 1] * 4:
+                    wrong.append(number)
+
+            typical_us = one_at_a_time(call, 1000)
+            for name in ("both", "plus", "far"):
+                server.unload(name)
+    say(
+        f"an ensemble with a step on a node and one in tritonserver: {next(numbers):,} requests, {len(wrong)} wrong, "
+        f"{typical_us:,.0f} us each",
+        not wrong,
+    )
+
+
+def capacity(server: nt.Server) -> None:
+    """A node each behind a dispatcher that chooses at random: p99, and what a profile of one node predicts."""
+    nodes, rate, requests = ("first", "second"), 60, 4000
+    for name in nodes:
+        server.load(_CONFIG.format(count=1, resources=f"CPU=1,{name}=1"), waiting, name=name)
+    machines = {"node": {"instances": 1, "price_per_hour": 1.0, "nodes": 2}}
+    plan = nt.capacity(
+        nt.profile(server, "second"), request_rate=rate, p99_ms=1000, machines=machines
+    )
+    (fleet,) = (one for one in plan.fleets if one.nodes == 2)
+    chance, inputs, latencies = random.Random(1), {"IN": np.ones(1, np.float32)}, list[float]()
+
+    def answered(due: float, _: object) -> None:
+        latencies.append((perf_counter() - due) * 1e3)
+
+    due = perf_counter()
+    for _ in range(requests):
+        due += chance.expovariate(rate)
+        sleep(max(0.0, due - perf_counter()))
+        server.submit(chance.choice(nodes), inputs).add_done_callback(partial(answered, due))
+    while len(latencies) < requests:
+        sleep(0.1)
+    p99_ms = sorted(latencies)[int(0.99 * requests)]
+    low, high = fleet.p99_range_ms or (fleet.p99_ms, fleet.p99_ms)
+    say(
+        f"capacity, {rate} requests/s to two nodes: p99 {p99_ms:.0f} ms, predicted {fleet.p99_ms:.0f} ms, {low:.0f} to "
+        f"{high:.0f} ms (within 15% or the range)",
+        abs(fleet.p99_ms / p99_ms - 1) <= 0.15 or low <= p99_ms <= high,
+    )
+    for name in nodes:
+        server.unload(name)
+
+
+def end_of_a_kernel(address: str) -> None:
+    """Kill a kernel with two actors."""
+    config = _CONFIG.format(count=2, resources="CPU=1")
+    command = [sys.executable, "-c", _KERNEL, address, config]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as kernel:
+        assert kernel.stdout is not None
+        actors = {*map(int, kernel.stdout.readline().split())}
+        kernel.kill()
+        began = monotonic()
+        while (left := [one for one in actors if lives(one)]) and monotonic() - began < 60:
+            sleep(0.1)
+    say(
+        f"a kernel killed: {len(left)} of its {len(actors)} actors left after {monotonic() - began:.1f} s",
+        bool(actors) and not left,
+    )
+
+
+def lives(pid: int) -> bool:
+    """Return True for a process that has not ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def back(server: nt.Server) -> bool:
@@ -260,17 +446,35 @@ def back(server: nt.Server) -> bool:
     return all(one.restart.due_ns is None and not one.restart.down for one in model.instances)
 
 
-def main() -> int:
-    """Run all of it."""
+# By the words that choose some of them: ``python -m bench.cluster capacity faults``.
+_PARTS: dict[str, Callable[[nt.Server, TwoNodes], object]] = {
+    "bare": lambda server, _: beside_bare_ray(server),
+    "nodes": lambda server, _: two_of_one(server),
+    "triton": lambda server, _: step_in_triton(server),
+    "load": lambda server, _: by_load(server),
+    "capacity": lambda server, _: capacity(server),
+    "end": lambda _, cluster: end_of_a_kernel(cluster.address),
+    "faults": lambda server, cluster: lose_nodes(server, cluster, 20, 20_000),
+}
+
+
+def main(words: list[str]) -> int:
+    """Run the parts, in a network of its own if this system allows it."""
+    if words[:1] == ["alone"]:
+        del words[0]
+    elif shutil.which("unshare"):
+        done = subprocess.run([*_ALONE, "true"], capture_output=True, check=False)
+        if not done.returncode:
+            command = [sys.executable, "-m", "bench.cluster", "alone", *words]
+            os.execvp(_ALONE[0], [*_ALONE, *command])  # noqa: S606 - this program
     began = monotonic()
     with closing(TwoNodes()) as cluster:
         say(f"a Ray of two nodes: {monotonic() - began:.0f} s", True)
         with nt.Server(gpus=(), ray=cluster.address) as server:
-            beside_bare_ray(server)
-            two_of_one(server)
-            lose_nodes(server, cluster, 3)
-    return 0
+            for word in words or _PARTS:
+                _PARTS[word](server, cluster)
+    return int(not all(_said))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

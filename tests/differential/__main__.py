@@ -76,9 +76,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first lot of them (1)")
     parser.add_argument(
         "--isolation",
-        choices=("thread", "process"),
+        choices=("thread", "process", "ray"),
         default="thread",
-        help="where the instances of nbtriton's models live (thread)",
+        help="where the instances of nbtriton's models live (thread); ray: in the cluster of RAY_ADDRESS",
     )
     options, flags = parser.parse_known_args(arguments)
     os.environ["NBTRITON_CASES"] = str(options.cases)

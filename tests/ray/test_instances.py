@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nbtriton
+from nbtriton.widgets.dag import DagView
 from tests.workers.conftest import ARRAY, CONFIG, MODELS
 from tests.workers.test_instances import *  # noqa: F403 - they are run again
 
@@ -37,6 +38,8 @@ def test_the_node_its_bytes_and_the_time_of_the_way_are_told(server):
     frame = nbtriton.status(server).set_index("model")["nodes"]
     assert f"1 \u00d7 {new.node}; " in frame["apart"]
     assert not frame["here"]
+    (node,) = DagView.of(server, "apart").graph.nodes
+    assert dict(node.details)["nodes"].startswith(f"1 \u00d7 {new.node}; ")
     assert new.node in " ".join(nbtriton.why(server, "apart").findings)
     (found,) = (one for one in nbtriton.doctor(server, "apart").findings if "elsewhere" in one.text)
     assert "too small to be sent away" in found.cause

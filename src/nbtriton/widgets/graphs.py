@@ -19,6 +19,7 @@ from nbtriton.model.config import (
     output_specs,
     stand_in_reason,
 )
+from nbtriton.runtime.engine.status import nodes_of
 from nbtriton.widgets.activity import activities
 
 
@@ -291,9 +292,15 @@ def with_traffic(server: Any, name: str, graph: Graph, *, whole: bool) -> Graph:
     done = {one.name: one for one in activities(history, whole=whole)}
     sizes = {one.model.name: one.model.batch_sizes for one in history.models}
     sizes |= {one.model.name: one.moments[-1].sizes for one in history.models if one.moments}
+    placed = {one.model.name: nodes_of(one.model) for one in history.models}
     nodes = tuple(
         replace(
-            node, traffic=_traffic(node, found, done.get(node.label), sizes.get(node.label, {}))
+            node,
+            traffic=_traffic(node, found, done.get(node.label), sizes.get(node.label, {})),
+            details=(
+                *node.details,
+                *[("nodes", each) for each in [placed.get(node.label)] if each],
+            ),
         )
         if node.is_model
         else node

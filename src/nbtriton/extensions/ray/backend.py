@@ -25,7 +25,9 @@ class RayBackend(WorkerBackend):
     isolation = "ray"
 
     def _connect(self, name: str, context: ModelContext) -> Connection:
-        process = cluster_of(self._options.ray).start(name, actor_options(context.config))
+        process = None
+        while process is None:  # each time through another node
+            process = cluster_of(self._options.ray).start(name, actor_options(context.config))
         return Connection(name, process, context.server, context.name, self._options.timeout_s)
 
     def _limits(self, context: InstanceContext) -> Limits:

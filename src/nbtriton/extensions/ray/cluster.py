@@ -17,7 +17,7 @@ from nbtriton.backends.forking import after_fork, per_process
 from nbtriton.common.errors import UnavailableError
 from nbtriton.common.packages import needed
 from nbtriton.extensions.ray.actor import CONNECTIONS, configure
-from nbtriton.extensions.ray.driver import ENDED, KILL, READY, START, STARTED
+from nbtriton.extensions.ray.driver import ENDED, KILL, LEFT, READY, START, STARTED
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.launching import OutputPipe
 from nbtriton.runtime.workers.process import Peer, current_directory
@@ -121,8 +121,8 @@ class Cluster:
         self._thread = threading.Thread(target=self._read, name="nbtriton-ray", daemon=True)
         self._thread.start()
 
-    def start(self, name: str, options: Mapping[str, Any]) -> RayProcess:
-        """Start an actor for an instance, and connect to it.
+    def start(self, name: str, options: Mapping[str, Any]) -> RayProcess | None:
+        """Start an actor for an instance, and connect to it; None if the cluster has to be joined again.
 
         Raises
         ------
@@ -147,6 +147,8 @@ class Cluster:
         if start.where is None:
             self._starts.pop(number, None)
             self.kill(number)
+            if self._cause == LEFT:
+                return None
             raise UnavailableError(
                 f"no Ray actor for '{name}' in the cluster '{self.address}': {start.cause}"
             )
@@ -239,6 +241,7 @@ class Cluster:
         self._joined.set()
         for number in (*self._starts, *self._processes):
             self._end(number, self._cause)
+        self.close()
 
 
 _lock = per_process(threading.Lock)

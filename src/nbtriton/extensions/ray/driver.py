@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from time import sleep
 from typing import Any, Final
 
 from nbtriton.extensions.ray.actor import Place
@@ -24,6 +25,10 @@ READY: Final = 10  # the error of the connection to the cluster, empty without o
 STARTED: Final = 11  # number, where it is
 ENDED: Final = 12  # number, the cause
 
+# The error of a connection that was there.
+LEFT: Final = "the node that it was joined through has gone"
+# Seconds between two looks at that node.
+_LOOK_S: Final = 1.0
 # Ray's smallest: tensors do not go through its object store.
 _STORE_BYTES: Final = 80 << 20
 
