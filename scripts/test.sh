@@ -31,7 +31,7 @@ aside() {
     if [ -n "$compiled" ] && step build $build; then
         # An object that the collector clears while it is alive ends the process; nightly all of them run so.
         collected="tests/engine/test_batching.py tests/engine/test_bls_cancel.py tests/engine/test_ensembles.py
-            tests/engine/test_lifecycle.py tests/engine/test_recorder.py tests/engine/test_sequences_live.py
+            tests/engine/test_lifecycle.py tests/engine/test_recorder.py tests/engine/test_sequences.py
             tests/engine/test_updates.py"
         step collector env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
             -n logical --dist loadfile --gc-threshold 1 $collected

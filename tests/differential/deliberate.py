@@ -122,7 +122,7 @@ NAMES = {
         "::test_text_where_the_control_is_a_number_is_the_number_it_says_or_a_hash"
     ),
     "cancelled-sequences": (
-        "tests/engine/test_sequences_live.py::test_X5_cancelling_one_request_cancels_its_sequence"
+        "tests/engine/test_sequences.py::test_X5_a_cancelled_request_takes_those_behind_it_along"
     ),
     "reschedule-refused": (
         "tests/engine/test_sequences_iterative.py::test_IT6_elsewhere_only_the_request_itself_fails"

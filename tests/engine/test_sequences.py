@@ -313,6 +313,36 @@ def test_OL3_more_sequences_than_candidates_wait_for_an_end(server, gate):
     assert gate.batches == [["a1"], ["b1"], ["a2"], ["c1"]]
 
 
+def test_OL6_the_order_of_responses_is_that_of_an_instance(server):
+    """A slow instance delays its own sequences, no others."""
+    slow = Gate()
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            if any(request.correlation_id() == 1 for request in requests):
+                slow.stand([])
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())])
+                for r in requests
+            ]
+
+    strategy = "oldest { max_candidate_sequences: 2 preserve_ordering: true }"
+    rest = "instance_group { count: 2 kind: KIND_CPU }"
+    server.load(config(strategy, rest=rest), TritonPythonModel, name="m")
+    behind = User(server, 1).send()
+    slow.wait_entered()
+    # Slots in turn: sequence 2 is with the other instance, 3 waits behind 1.
+    beside, waits = User(server, 2).send(), User(server, 3).send()
+    beside.result(timeout=WAIT_S)
+    assert not behind.done()
+    assert not waits.done()
+    slow.open()
+    waits.result(timeout=WAIT_S)
+    behind.result(timeout=WAIT_S)
+
+
 # -- life of a sequence --------------------------------------------------------------------------
 
 
