@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbtriton.extensions.tuning.options import TUNE
+from nbtriton.extensions.tuning import TUNE
 from nbtriton.lab.perf.settings import PERF
 from nbtriton.lab.simulate.settings import PROFILE
 from nbtriton.model.config import ModelConfig, ignored

@@ -7,17 +7,17 @@ import nbtriton as nt
 
 @nt.lessons.exercise(
     example="100",
-    solution="869",
-    hint="How many requests are 10,000,000 an hour in a second? How many does an instance with full batches answer?",
+    solution="87",
+    hint="How many requests are 1,000,000 an hour in a second? How many does an instance with full batches answer?",
     mistakes={
-        "1945": "That is one request at a time. A full batch has 8 of them, in 2.5 s.",
-        "868": "868 instances would be busy all the time, and 0.06 of a request a second is left over.",
-        "3125": "10,000,000 requests an hour are 2,778 a second, not 10,000.",
+        "195": "That is one request at a time. A full batch has 8 of them, in 2.5 s.",
+        "86": "86 instances would be busy all the time, and 2.6 requests a second are left over.",
+        "313": "1,000,000 requests an hour are 278 a second, not 1,000.",
     },
 )
 def fewest_instances(answer, server):  # noqa: ARG001 - a calculation
-    """Ten million requests an hour; an instance takes 2.5 s for a full batch of 8. How many instances are needed at least?"""
-    least = -(-10_000_000 * 2.5 // (3600 * 8))
+    """A million requests an hour; an instance takes 2.5 s for a full batch of 8. How many instances are needed at least?"""
+    least = -(-1_000_000 * 2.5 // (3600 * 8))
     assert answer == least, (
         "Another number of instances answers them, if all are busy all the time."
     )

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from nbtriton.extensions.chaos import chaos as chaos
     from nbtriton.extensions.comparison import compare as compare
     from nbtriton.extensions.copies import copies as copies
-    from nbtriton.extensions.doctor.diagnosis import doctor as doctor
+    from nbtriton.extensions.doctor import doctor as doctor
     from nbtriton.extensions.environments import environment as environment
     from nbtriton.extensions.recordings import record as record
     from nbtriton.extensions.recordings import replay as replay
     from nbtriton.extensions.remote import remote as remote
-    from nbtriton.extensions.show import show as show
+    from nbtriton.extensions.show.view import show as show
     from nbtriton.extensions.steps import step as step
-    from nbtriton.extensions.tuning.tuning import tune as tune
+    from nbtriton.extensions.tuning import tune as tune
     from nbtriton.extensions.twin import twin as twin
     from nbtriton.lab.explain.explanation import why as why
     from nbtriton.lab.perf.api import perf as perf

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.devices.settings import SimulatedGPUs as SimulatedGPUs
     from nbtriton.drawing.page_figure import PageFigure as PageFigure
     from nbtriton.extensions.comparison import Comparison as Comparison
-    from nbtriton.extensions.doctor.diagnosis import Diagnosis as Diagnosis
+    from nbtriton.extensions.doctor import Diagnosis as Diagnosis
     from nbtriton.extensions.tuning.tuned import Tuning as Tuning
     from nbtriton.lab.explain.explanation import Explanation as Explanation
     from nbtriton.lab.perf.api import PerfRun as PerfRun
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # The module of each public name; that of PageFigure needs matplotlib.
 _PLACES = {
     "Comparison": "extensions.comparison",
-    "Diagnosis": "extensions.doctor.diagnosis",
+    "Diagnosis": "extensions.doctor",
     "Explanation": "lab.explain.explanation",
     "InferenceFuture": "runtime.engine",
     "InferenceResult": "runtime.engine",

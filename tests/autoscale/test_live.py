@@ -13,8 +13,8 @@ from nbtriton.common.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from nbtriton.extensions.autoscale import Autoscale, running
 from nbtriton.extensions.autoscale.policy import Policy
-from nbtriton.extensions.autoscale.scaling import Autoscale, running
 from nbtriton.lab.explain.timeline import read_timeline
 from tests.engine.conftest import gate, pb_utils, server
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, row

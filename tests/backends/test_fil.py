@@ -11,9 +11,8 @@ from nbtriton.backends.base import WAY_OUT
 from nbtriton.common.errors import LoadError
 
 treelite = pytest.importorskip("treelite", reason="treelite is not installed (extra fil)")
-lgb = pytest.importorskip("lightgbm", reason="lightgbm is not installed (extra test)")
-xgb = pytest.importorskip("xgboost", reason="xgboost is not installed (extra test)")
-ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
+# The libraries whose models these are take a processor three seconds to import: on first use.
+pytestmark = pytest.mark.medium
 
 FEATURES, ROWS = 6, 64
 PREFIX = "load failed for model 'm': version 1 is at UNAVAILABLE state: "
@@ -62,11 +61,13 @@ def refused(text, source):
 
 
 def _xgboost(X, y, objective, **more):
+    xgb = pytest.importorskip("xgboost", reason="xgboost is not installed (extra test)")
     settings = {"objective": objective, "max_depth": 3, "nthread": 1, **more}
     return xgb.train(settings, xgb.DMatrix(X, y), 5)
 
 
 def _lightgbm(X, y, objective, **more):
+    lgb = pytest.importorskip("lightgbm", reason="lightgbm is not installed (extra test)")
     settings = {
         "objective": objective,
         "verbose": -1,
@@ -80,6 +81,7 @@ def _lightgbm(X, y, objective, **more):
 @pytest.mark.parametrize("kind", ["xgboost_json", "xgboost_ubj", "lightgbm"])
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_FL1_a_file_answers_as_its_framework(server, tmp_path, data, kind, classes):
+    xgb = pytest.importorskip("xgboost", reason="xgboost is not installed (extra test)")
     X, three = data
     X = np.where(np.abs(X) > 1.8, np.float32(np.nan), X)  # gaps go their own way
     y = three if classes == 3 else (three > 0).astype(int) if classes == 2 else X[:, 0] * 2
@@ -117,6 +119,7 @@ def test_FL1_a_file_answers_as_its_framework(server, tmp_path, data, kind, class
     ["RandomForestClassifier", "ExtraTreesRegressor", "GradientBoostingClassifier", "RandomForestRegressor"],
 )  # fmt: skip
 def test_an_estimator_of_scikit_learn_answers_as_itself(server, data, name):
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
     X, three = data
     settings = {"n_estimators": 4, "max_depth": 3, "random_state": 0}
     model = getattr(ensemble, name)(**settings).fit(X, three)
@@ -136,6 +139,8 @@ def test_an_estimator_of_scikit_learn_answers_as_itself(server, data, name):
 
 @pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
 def test_boosters_and_estimators_of_a_notebook(server, data, library):
+    xgb = pytest.importorskip("xgboost", reason="xgboost is not installed (extra test)")
+    lgb = pytest.importorskip("lightgbm", reason="lightgbm is not installed (extra test)")
     X, three = data
     if library == "xgboost":
         booster = _xgboost(X, three, "multi:softprob", num_class=3)
@@ -152,6 +157,7 @@ def test_boosters_and_estimators_of_a_notebook(server, data, library):
 
 
 def test_a_checkpoint_and_batches_of_several_requests(server, tmp_path, data):
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
     X, three = data
     model = ensemble.RandomForestClassifier(3, max_depth=3, random_state=0).fit(X, three)
     path = tmp_path / "checkpoint.tl"
@@ -181,6 +187,7 @@ def test_the_users_own_model_stays_as_it_was(server, data):
 
 @pytest.fixture
 def binary(tmp_path, data):
+    xgb = pytest.importorskip("xgboost", reason="xgboost is not installed (extra test)")
     X, three = data
     path = tmp_path / "xgboost.json"
     model = _xgboost(X, three > 0, "binary:logistic")
@@ -268,6 +275,7 @@ def test_a_forest_runs_in_a_process_of_its_own(server, data, binary):
 
 
 def test_forests_are_exported_as_files_that_load(server, data, binary, tmp_path):
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
     """An object as a checkpoint with what it says by itself, a file as it is."""
     X, three = data
     forest = ensemble.RandomForestClassifier(2, max_depth=3, random_state=0).fit(X, three)

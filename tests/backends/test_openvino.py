@@ -7,7 +7,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InternalError, InvalidArgumentError, LoadError
-from nbtriton.extensions.openvino.backend import properties
+from nbtriton.extensions.openvino import properties
 from nbtriton.model.config import as_config
 from tests.backends.onnx_models import same, sum_and_difference
 

@@ -9,7 +9,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
-from nbtriton.extensions.capacity import Capacity, planning
+from nbtriton.extensions import capacity as planning
+from nbtriton.extensions.capacity import Capacity
 from nbtriton.lab.perf.traffic import Call
 from nbtriton.lab.simulate.experiment import Due, Experiment
 from nbtriton.types import Profile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.extensions.environments.making import environment
+from nbtriton.extensions.environments import environment
 from nbtriton.magics.cli import main
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from nbtriton.backends.core.place import Place, copies_of
 from nbtriton.backends.devices.base import OutOfMemoryError
 from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs
-from nbtriton.extensions.simulated_gpus.device import SimulatedDevice
+from nbtriton.extensions.simulated_gpus import SimulatedDevice
 from nbtriton.extensions.simulated_gpus.streams import SimulatedEvent, UnorderedError
 from tests.devices.virtual import VirtualClock
 

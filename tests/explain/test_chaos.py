@@ -18,8 +18,8 @@ from nbtriton.common.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from nbtriton.extensions.chaos import ChaosReport, _Experiment
 from nbtriton.extensions.chaos.injection import FaultyInstance
-from nbtriton.extensions.chaos.planned_faults import ChaosReport, _Experiment
 from nbtriton.runtime.engine import ArrivalListener
 from tests.until import PATIENCE_S, until
 

@@ -8,7 +8,7 @@ import pytest
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
-from nbtriton.extensions.doctor.diagnosis import instance_findings, waiting_finding
+from nbtriton.extensions.doctor import instance_findings, waiting_finding
 from nbtriton.lab.explain.findings import Settings
 from nbtriton.model.config import amend, parse_pbtxt
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait

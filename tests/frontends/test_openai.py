@@ -6,16 +6,15 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.openai.endpoint import OpenAiOptions
+from nbtriton.extensions.openai import OpenAiOptions
 from nbtriton.extensions.openai.requests import (
     ApiError,
     chat_template_of,
@@ -121,9 +120,16 @@ def endpoints() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def client(endpoints) -> Iterator[Any]:
+def connect(endpoints) -> Callable[[], Any]:
+    from openai import OpenAI
+
     base = f"http://127.0.0.1:{endpoints.openai_port}/v1"
-    with openai.OpenAI(base_url=base, api_key="none", max_retries=0, timeout=60) as client:
+    return lambda: OpenAI(base_url=base, api_key="none", max_retries=0, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def client(connect) -> Iterator[Any]:
+    with connect() as client:
         yield client
 
 
@@ -142,7 +148,9 @@ def get(endpoints: Any, path: str, body: object = None) -> tuple[int, Any]:
 def test_models_are_those_that_take_and_give_text(client):
     assert [model.id for model in client.models.list()] == ["styled", "words"]
     assert client.models.retrieve("words").owned_by == "Triton Inference Server"
-    with pytest.raises(openai.NotFoundError, match="Unknown model: numbers"):
+    from openai import NotFoundError
+
+    with pytest.raises(NotFoundError, match="Unknown model: numbers"):
         client.models.retrieve("numbers")
 
 
@@ -219,13 +227,14 @@ def test_a_model_without_a_stream_streams_its_one_response(client):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_error_of_the_model_before_any_text_is_a_status(client, stream):
-    with pytest.raises(openai.BadRequestError, match="no words today"):
+    from openai import BadRequestError
+
+    with pytest.raises(BadRequestError, match="no words today"):
         list(client.completions.create(model="words", prompt="fail now", stream=stream))
 
 
-def test_a_client_that_leaves_cancels_its_request(endpoints):
-    base = f"http://127.0.0.1:{endpoints.openai_port}/v1"
-    with openai.OpenAI(base_url=base, api_key="none", max_retries=0, timeout=60) as client:
+def test_a_client_that_leaves_cancels_its_request(connect):
+    with connect() as client:
         stream = client.completions.create(model="words", prompt="hold on", stream=True)
         assert next(iter(stream)).choices[0].text == "held"
         stream.close()
@@ -233,7 +242,9 @@ def test_a_client_that_leaves_cancels_its_request(endpoints):
 
 
 def test_two_responses_to_a_request_that_does_not_stream_are_an_error(client):
-    with pytest.raises(openai.InternalServerError, match="Unexpected number of responses: 2"):
+    from openai import InternalServerError
+
+    with pytest.raises(InternalServerError, match="Unexpected number of responses: 2"):
         client.completions.create(model="words", prompt="twice")
 
 

@@ -9,22 +9,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-import nbformat
-from nbclient import NotebookClient
-
-from bench.lessons import PEAK, first_picture_s
 from tests.kernels import over_ipc
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # What the kernel has used, and what of nbtriton runs on after the extension is unloaded.
-LAST = f"""{PEAK}
+LAST = """
 import json, threading
 get_ipython().run_line_magic("unload_ext", "nbtriton")
 own = [t for t in threading.enumerate() if t.name.startswith("nbtriton")]
 for thread in own:
     thread.join(30)  # it may be on its way out
 left = [t.name for t in own if t.is_alive()]
-print(json.dumps({{"mib": peak_kib // 1024, "left": left}}))
+print(json.dumps({"mib": peak_kib // 1024, "left": left}))
 """
 # A task is solved by the cell that its solution is, an answer by its expression.
 SOLVE = """
@@ -58,6 +54,12 @@ class Lesson:
     """An executed notebook."""
 
     def __init__(self, path: Path, state: Path) -> None:
+        # Here, as nbformat imports jsonschema, which takes two seconds of each process that only collects the tests.
+        import nbformat
+        from nbclient import NotebookClient
+
+        from bench.lessons import PEAK
+
         self.state = state
         self.source = nbformat.read(path, as_version=4)
         cells: list[Any] = []
@@ -69,7 +71,7 @@ class Lesson:
             for name in asked(cell):
                 code = SOLVE.format(name=name, experiment=sources[-2:])
                 cells.append(nbformat.v4.new_code_cell(code, id=f"solve-{name}"))
-        cells.append(nbformat.v4.new_code_cell(LAST, id="last"))
+        cells.append(nbformat.v4.new_code_cell(PEAK + LAST, id="last"))
         self.notebook = nbformat.from_dict({**self.source, "cells": cells})
         started = time.monotonic()
         with over_ipc() as config:
@@ -110,6 +112,8 @@ class Lesson:
 
     def first_picture_s(self) -> float:
         """Seconds from the start of the first cell until the first picture is there."""
+        from bench.lessons import first_picture_s
+
         return first_picture_s(self.code_cells)
 
 

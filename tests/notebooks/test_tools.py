@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jupytext
-import nbformat
-import papermill
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +21,11 @@ CELLS = [
 def test_papermill_runs_a_notebook_with_its_parameters_that_jupytext_has_kept(
     tmp_path: Path,
 ) -> None:
+    import jupytext
+    import nbformat
+    import papermill
+    from nbformat.v4 import new_code_cell, new_notebook
+
     cells = [new_code_cell(text) for text in CELLS]
     cells[0].metadata["tags"] = ["parameters"]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}

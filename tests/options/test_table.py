@@ -11,12 +11,12 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.extensions.autoscale.options import AUTOSCALE
-from nbtriton.extensions.capacity.options import CAPACITY
-from nbtriton.extensions.recordings.options import REPLAY
-from nbtriton.extensions.remote.options import REMOTE
-from nbtriton.extensions.tuning.options import TUNE
-from nbtriton.extensions.twin.options import TWIN
+from nbtriton.extensions.autoscale import AUTOSCALE
+from nbtriton.extensions.capacity import CAPACITY
+from nbtriton.extensions.recordings import REPLAY
+from nbtriton.extensions.remote.model import REMOTE
+from nbtriton.extensions.tuning import TUNE
+from nbtriton.extensions.twin import TWIN
 from nbtriton.lab.perf.settings import DATA, LOAD, PERF
 from nbtriton.lab.simulate.prediction import _PLACE
 from nbtriton.lab.simulate.settings import PROFILE

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from tests.kernels import over_ipc
 
@@ -16,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_the_example_runs(tmp_path: Path) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(b) for b in blocks])
     with over_ipc() as config:

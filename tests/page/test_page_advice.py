@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbtriton.drawing.advice import advice_html
+from nbtriton.drawing.living import advice_html
 
 pytestmark = pytest.mark.browser
 

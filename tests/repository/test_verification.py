@@ -10,7 +10,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InternalError, NotFoundError, UnavailableError
-from nbtriton.extensions.verify.verification import (
+from nbtriton.extensions.verify import (
     Checked,
     Difference,
     Executable,

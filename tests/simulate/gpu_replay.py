@@ -1,6 +1,6 @@
 """A pipeline's requests on simulated GPUs, in virtual time: what a prediction of its placement is compared with.
 
-The devices are the real ones of `nbtriton.extensions.simulated_gpus.device`, their streams and events those that
+The devices are the real ones of `nbtriton.extensions.simulated_gpus`, their streams and events those that
 `nbtriton.backends.core.place.Place` takes. Only threads are played here: each step has one, which takes one request at a
 time. As in the engine the thread that ends a request fetches all of its outputs, one after the other, and the one that
 starts a step on the host waits until its inputs are written. Nothing of the simulated server is used.
@@ -17,7 +17,7 @@ import numpy as np
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.backends.devices.settings import SimulatedGPUs
-from nbtriton.extensions.simulated_gpus.device import SimulatedDevice
+from nbtriton.extensions.simulated_gpus import SimulatedDevice
 from tests.devices.virtual import VirtualClock
 
 __all__ = ["Replay"]

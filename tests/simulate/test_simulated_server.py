@@ -497,6 +497,20 @@ def test_a_sender_that_wakes_up_takes_a_core_where_none_is_free():
     assert latencies(one, requests=2) == [10_800, 19_800]
 
 
+def test_a_thread_that_wakes_up_beside_an_execution_waits_for_a_core():
+    late = EngineCosts(late_us=(0,) * 9 + (3000,))
+    found = profile({(1, 1): 10.0}, rows=0, more="", costs=late, cores=1.0)
+    # Every other request comes while the one before it is executed: its sender may be late.
+    point = only(whatif(found, request_rate=150, request_count=4000, instances=2))
+    tenth = only(whatif(found, request_rate=50, request_count=4000))
+    assert tenth.latency_p99_us == pytest.approx(10_000)
+    # (Late are the sender and the thread of the instance, each in one case of ten.)
+    assert point.latency_p90_us == pytest.approx(13_000)
+    idle = replace(found, models={"m": replace(found.models["m"], cores=0.0)})
+    sleeping = only(whatif(idle, request_rate=150, request_count=4000, instances=2))
+    assert sleeping.latency_p99_us == pytest.approx(10_000)
+
+
 def test_no_core_is_busy_once_nothing_runs():
     found = chain({"a": 1, "b": 2, "c": 1}, branches=True)
     # The first two run side by side, and 0.1 + 0.2 - 0.1 - 0.2 is not 0.
@@ -565,7 +579,7 @@ def test_it_takes_what_perf_takes():
 def test_a_profile_is_kept_in_a_file(tmp_path):
     found = profile(
         {(1, 1): [0.5, 1.0], (8, 1): 2.0},
-        costs=EngineCosts(wake_us=17, wait_us=40),
+        costs=EngineCosts(wake_us=17, wait_us=40, late_us=(0, 0, 900)),
         gives_way=((1, 0.5), (2, 0.25)),
         uneven=(0.5, 1.5),
         idle_us=((1000.0, (0.0, 30.0)), (4000.0, (5.0, 90.0))),

@@ -10,7 +10,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, LoadError, NotFoundError
-from nbtriton.extensions.steps.library import Declaration
+from nbtriton.extensions.steps import Declaration
 from nbtriton.model.config import format_pbtxt
 
 STEPS = list(nt.step())

@@ -131,6 +131,7 @@ def test_nothing_is_sent_once_the_interpreter_exits():
     (mine,) = [thread for thread in view_threads() if thread is hub._thread]
     hub.stop()
     assert not mine.is_alive()
+    hub.open(view)  # a page says that it is still there
     assert not hub.running
     assert hub.views == ()
 

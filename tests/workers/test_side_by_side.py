@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nbtriton.common.errors import ModelError, UnavailableError
-from nbtriton.extensions.environments.making import environment
+from nbtriton.extensions.environments import environment
 from nbtriton.serving.server import Server
 
 pytestmark = pytest.mark.slow

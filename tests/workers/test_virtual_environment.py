@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
-from nbtriton.extensions.environments.making import environment
+from nbtriton.extensions.environments import environment
 from tests.workers.wheels import write_numpy_wheel, write_wheel
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""HTML files whose charts answer to pointer and keys, without a kernel."""
+"""What answers in a page without a kernel: the charts of a file, and the button that copies a cell."""
 
 from __future__ import annotations
 
@@ -25,3 +25,38 @@ def living_page(title: str, body: str) -> str:
         f'<style>{_STYLE}{tokens()}{style}</style></head><body>{body}<script type="module">{script}'
         "enlivenAll(document);</script></body></html>\n"
     )
+
+
+# Shows the button: where a page runs no scripts of outputs it would do nothing, and stays hidden.
+_REVEAL = "this.lastElementChild.hidden=false"
+# Selects the cell, which is copied by hand where a page has no clipboard, as over http from elsewhere.
+_COPY = (
+    "const cell=this.previousElementSibling;getSelection().selectAllChildren(cell);"
+    "navigator.clipboard?.writeText(cell.textContent).then(()=>{this.textContent='copied'})"
+)
+
+
+def advice_html(cell: str, why: str = "") -> str:
+    """Write a change as HTML.
+
+    Parameters
+    ----------
+    cell : str
+        What to type.
+    why : str, optional
+        The reason for it.
+    """
+    said = f'<div style="margin:.6em 0 .3em">Try: {escape(why)}</div>' if why else ""
+    return (
+        f'{said}<div class="nbt-try" style="display:flex;gap:8px;align-items:flex-start" '
+        f'onpointerenter="{_REVEAL}" onfocusin="{_REVEAL}">'
+        '<pre tabindex="0" style="font-family:monospace;margin:2px 0 6px;padding:5px 9px;overflow-x:auto;color:inherit;'
+        f'background:none;border:1px solid rgba(128,128,128,.45);border-radius:4px">{escape(cell)}</pre>'
+        f'<button type="button" hidden onclick="{_COPY}">copy</button></div>'
+    )
+
+
+def advice_text(cell: str, why: str = "") -> list[str]:
+    """Write a change as lines of text."""
+    said = [f"Try: {why}"] if why else []
+    return [*said, *(f"    {line}" for line in cell.splitlines())]

@@ -24,11 +24,11 @@ from nbtriton.backends.base import (
     Response,
 )
 from nbtriton.backends.described import expect, model_dims
-from nbtriton.backends.parameters import integer_parameter
 from nbtriton.backends.python.api.metrics import Metric, MetricKind, family_of
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.model import tensors
 from nbtriton.model.config import ModelConfig, TensorSpec, input_specs, output_specs
+from nbtriton.model.config.parameters import integer_parameter
 from nbtriton.model.tensors import Array, format_shape, shape_of, to_config, to_numpy
 
 _log = logging.getLogger("nbtriton.backends")

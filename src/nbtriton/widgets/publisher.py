@@ -138,6 +138,7 @@ class Hub:
     def __init__(self, *, threaded: bool = True) -> None:
         self.last_error: BaseException | None = None
         self._threaded = threaded
+        self._stopped = False
         self._lock = threading.Lock()
         self._views: list[Polled] = []
         self._thread: threading.Thread | None = None
@@ -156,8 +157,11 @@ class Hub:
             return tuple(self._views)
 
     def open(self, view: Polled) -> None:
-        """Tick this view from now on; opening it twice has no further effect."""
+        """Tick this view from now on; opening it twice, or once the interpreter exits, has no effect."""
         with self._lock:
+            # A page's messages still arrive, on ipykernel's threads, while the interpreter exits.
+            if self._stopped:
+                return
             if view not in self._views:
                 self._views.append(view)
             if self._threaded and self._thread is None:
@@ -176,11 +180,12 @@ class Hub:
                 self._wake.set()
 
     def stop(self) -> None:
-        """Stop ticking, and wait for the thread; called when the interpreter exits.
+        """Stop ticking for good, and wait for the thread; called when the interpreter exits.
 
-        ipykernel then closes the sockets of all threads, and an assertion of ZeroMQ fails if one of
-        them is still sending.
+        ipykernel then ends its thread that sends, after which each thread sends by itself: the frames of two
+        messages may mix, and an assertion of ZeroMQ fails where a socket is closed meanwhile.
         """
+        self._stopped = True
         # In a forked child the lock may be held forever by a thread of the parent.
         if self._lock.acquire(timeout=_EXIT_S):
             self._views.clear()

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nbtriton.backends.parameters import boolean_parameter, integer_value
 from nbtriton.common.errors import InternalError
 from nbtriton.model.config import ModelConfig
-from nbtriton.model.config.parameters import text_parameter
+from nbtriton.model.config.parameters import boolean_parameter, integer_value, text_parameter
 
 PYTHON_RUNTIME = "model.py"
 _COMPILE_OPTIONS = "TORCH_COMPILE_OPTIONAL_PARAMETERS"

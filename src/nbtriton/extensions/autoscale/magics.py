@@ -8,7 +8,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.autoscale.options import AUTOSCALE
+from nbtriton.extensions.autoscale import AUTOSCALE
 from nbtriton.magics.common import arguments, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
@@ -37,7 +37,7 @@ class AutoscaleMagics(Magics):
             %triton_autoscale
             %triton_autoscale --stop
         """
-        from nbtriton.extensions.autoscale.scaling import autoscale, running
+        from nbtriton.extensions.autoscale import autoscale, running
 
         model, given = options.model, {name: getattr(options, name) for name in AUTOSCALE}
         if given["p99_ms"] is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.capacity.options import CAPACITY
+from nbtriton.extensions.capacity import CAPACITY
 from nbtriton.magics.common import arguments, evaluate, magic, read_profile
 from nbtriton.options.reading import unquoted
 
@@ -33,7 +33,7 @@ class CapacityMagics(Magics):
         machines = {"c7.2xlarge": {"cpus": 8, "price_per_hour": 0.36}}
         %triton_capacity profile --request-rate 2800 --p99 50ms --machines machines --losses 1
         """
-        from nbtriton.extensions.capacity.planning import capacity
+        from nbtriton.extensions.capacity import capacity
         from nbtriton.magics.live import LiveRun
 
         given = vars(options)

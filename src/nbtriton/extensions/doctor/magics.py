@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.doctor.diagnosis import doctor
+from nbtriton.extensions.doctor import DOCTOR, doctor
 from nbtriton.magics import common
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
@@ -26,16 +26,7 @@ class DoctorMagics(Magics):
         "target", nargs="?", default="", type=unquoted, metavar="NAME|DIR",
         help="a loaded model (by default all); or a repository, a model's directory or a config.pbtxt",
     )  # fmt: skip
-    @argument(
-        "--test", action="store_true",
-        help="test the models themselves, on batches of chosen rows",
-    )  # fmt: skip
-    @argument(
-        "--inputs", metavar="EXPR", help="rows to test with, a mapping of arrays (by default generated)"
-    )  # fmt: skip
-    @argument(
-        "--duration-s", type=float, default=30.0, metavar="S", help="longest test of a model (30)"
-    )
+    @common.arguments(tuple(DOCTOR.values()))
     def triton_doctor(self, options: Namespace) -> Any:
         """Look for errors and settings that cannot work as intended, without traffic: cause and fix of each.
 
@@ -48,26 +39,18 @@ class DoctorMagics(Magics):
             %triton_doctor
             diagnosis = %triton_doctor double --test
         """
-        inputs = (
-            common.evaluate(self.shell, unquoted(options.inputs), "--inputs ")
-            if options.inputs
-            else None
-        )
-        known = {*server().engine.registry.entries, *server().engine.registry.absent}
-        if options.target and options.target not in known and _is_path(options.target):
-            return doctor(Path(options.target).expanduser())
+        given = vars(options)
+        target, known = given.pop("target"), server().engine.registry
+        if target and target not in {*known.entries, *known.absent} and _is_path(target):
+            return doctor(Path(target).expanduser())
         if not options.test:
-            return doctor(server(), options.target, inputs=inputs)
+            common.read_options(self.shell, given)
+            del given["line"]
+            return doctor(server(), target, **given)
         from nbtriton.magics.live import LiveRun
 
-        visible = not options.line.rstrip().endswith(";")
-        run = LiveRun(self.shell, options.target, visible=visible)
-        return run.of(
-            lambda: doctor(
-                server(), options.target, test=True, inputs=inputs, duration_s=options.duration_s,
-                observer=run.observe,
-            )
-        )  # fmt: skip
+        run = LiveRun.begin(self.shell, target, given)
+        return run.of(lambda: doctor(server(), target, **given))
 
 
 def _is_path(text: str) -> bool:

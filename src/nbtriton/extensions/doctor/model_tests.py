@@ -18,7 +18,7 @@ import numpy as np
 from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.common.errors import TritonError
 from nbtriton.extensions.doctor.settings_rules import Finding
-from nbtriton.model.config import ModelConfig, is_ensemble, output_specs
+from nbtriton.model.config import ModelConfig, copy_config, is_ensemble, output_specs
 from nbtriton.model.tensors import numpy_dtype, to_numpy
 from nbtriton.runtime.engine import InferenceRequest, Submission
 from nbtriton.runtime.interrupts import wait_in_slices
@@ -118,8 +118,7 @@ def _skipped(name: str, why: str) -> Finding:
 @contextmanager
 def _copied(server: Server, name: str, config: ModelConfig) -> Iterator[str]:
     """Load a copy of the model with one instance, which batches all simultaneous requests."""
-    copy = ModelConfig()
-    copy.CopyFrom(config)
+    copy = copy_config(config)
     copy.name = f"{name}{_SUFFIX}"
     copy.ClearField("dynamic_batching")
     copy.ClearField("response_cache")

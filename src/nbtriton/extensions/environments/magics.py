@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.environments.making import environment
+from nbtriton.extensions.environments import ENVIRONMENT, environment
 from nbtriton.magics.cells import MADE
-from nbtriton.magics.common import magic
+from nbtriton.magics.common import arguments, magic
 from nbtriton.options.reading import unquoted
+from nbtriton.options.table import given_options
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -23,12 +24,7 @@ class EnvironmentMagics(Magics):
     @magic(line_cell_magic)
     @argument("name", type=unquoted, help="what --env calls it")
     @argument("packages", nargs="*", metavar="PACKAGE", help="as for pip, such as scikit-learn<1.6")
-    @argument("-r", "--requirements", metavar="FILE", help="a requirements file")
-    @argument(
-        "--python", metavar="VERSION|PATH",
-        help="its Python, such as 3.12; by default the notebook's version",
-    )  # fmt: skip
-    @argument("--anew", action="store_true", help="make it again, with the versions of today")
+    @arguments(tuple(ENVIRONMENT.values()))
     def triton_env(self, options: Namespace, cell: str | None = None) -> Any:
         """Make an environment for models, by uv if it is on the PATH, else by pip.
 
@@ -51,10 +47,8 @@ class EnvironmentMagics(Magics):
                 *map(unquoted, options.packages),
                 *(text for text in lines if not text.startswith("#")),
             ],
-            requirements=options.requirements and unquoted(options.requirements),
-            python=options.python and unquoted(options.python),
-            anew=options.anew,
             on_progress=print,
+            **given_options(options, ENVIRONMENT),
         )
         MADE[options.name] = made.folder
         return made

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 from nbtriton.common.packages import on_first_use
 from nbtriton.extensions.lessons.checking import Mark, Overview, Progress, check
-from nbtriton.extensions.lessons.definition import Exercise, exercise
-from nbtriton.extensions.lessons.predicting import predict_batches
-from nbtriton.extensions.lessons.records import (
+from nbtriton.extensions.lessons.definition import (
+    Exercise,
     MachineBusyError,
     claim,
+    exercise,
     last_batches,
     sent_within,
     took_about,
 )
+from nbtriton.extensions.lessons.predicting import predict_batches
 from nbtriton.extensions.lessons.scenarios import SCENARIOS, Arrival, Scenario, scenario
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.drawing.table import Column, TableView
-from nbtriton.extensions.lessons.definition import Exercise, lines_html
-from nbtriton.extensions.lessons.records import MachineBusyError
+from nbtriton.extensions.lessons.definition import Exercise, MachineBusyError, lines_html
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server

@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.common.errors import nearest
 from nbtriton.extensions.lessons import SCENARIOS, Exercise, Overview, Progress, Scenario, check
-from nbtriton.extensions.lessons.options import SCENARIO
+from nbtriton.extensions.lessons.scenarios import SCENARIO
 from nbtriton.magics.common import arguments, evaluate, magic, parse
 from nbtriton.options.reading import unquoted
 

@@ -1,16 +1,14 @@
 """A scenario: models with their execution times, and client requests."""
 
-from __future__ import annotations
-
+# Annotations are evaluated: the table of options is read from them.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, nearest
-from nbtriton.extensions.lessons.options import SCENARIO, ScenarioSettings
 from nbtriton.model.config import (
     ModelConfig,
     apply_options,
@@ -20,7 +18,29 @@ from nbtriton.model.config import (
     normalize_instance_groups,
     validate,
 )
-from nbtriton.options.table import read_settings, signed
+from nbtriton.options.reading import int_list, switch
+from nbtriton.options.table import Option, read_settings, signed, table_of
+
+
+class ScenarioSettings(TypedDict, total=False):
+    """Arrivals, execution times, and settings of every model but ensembles; None changes nothing."""
+
+    arrivals: Annotated[object, Option(
+        "--arrivals", "when requests come, as of nbtriton.lessons.scenario: '0 0 5x2 10@m 20#A'", "TIMES")]  # fmt: skip
+    execution_ms: Annotated[object, Option(
+        "--execution-ms", "how long an execution takes, as of nbtriton.lessons.scenario", "MS", float)]  # fmt: skip
+    instances: Annotated["int | None", Option("--instances", "instances of each model", "N", int)]
+    max_batch_size: Annotated["int | None", Option("--max-batch-size", "largest batch", "N", int)]
+    dynamic_batching: Annotated["bool | None", Option(
+        "--dynamic-batching", "join waiting requests to batches (alone: on)", "on|off", switch, alone=True)]  # fmt: skip
+    max_queue_delay_us: Annotated["int | None", Option(
+        "--max-queue-delay-us", "how long to wait for a fuller batch", "US", int)]  # fmt: skip
+    preferred: Annotated["Sequence[int] | None", Option(
+        "--preferred", "preferred batch sizes, such as 2,4", "SIZES", int_list)]  # fmt: skip
+
+
+SCENARIO = table_of(ScenarioSettings)
+
 
 # Limits within which a picture with a row and a number for each request fits on a screen.
 MOST_REQUESTS = 32
@@ -105,7 +125,7 @@ class Scenario:
         return " ".join(map(str, self.arrivals))
 
     @signed(SCENARIO)
-    def changed(self, **options: Unpack[ScenarioSettings]) -> Scenario:
+    def changed(self, **options: Unpack[ScenarioSettings]) -> "Scenario":
         """Return the scenario with other arrivals, execution times or settings.
 
         Parameters

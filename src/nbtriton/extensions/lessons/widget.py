@@ -16,9 +16,14 @@ from nbtriton.drawing.timeline import Bar, TimelineLanes, timeline_text
 from nbtriton.extensions.lessons.checking import Mark, Progress, check
 from nbtriton.extensions.lessons.definition import Exercise
 from nbtriton.extensions.lessons.figures import batch_frame, batch_rows, picture_of
-from nbtriton.extensions.lessons.options import SCENARIO, ScenarioSettings
 from nbtriton.extensions.lessons.running import ScenarioRun, run, traced
-from nbtriton.extensions.lessons.scenarios import SCENARIOS, Scenario, preferred_of
+from nbtriton.extensions.lessons.scenarios import (
+    SCENARIO,
+    SCENARIOS,
+    Scenario,
+    ScenarioSettings,
+    preferred_of,
+)
 from nbtriton.extensions.lessons.scenes import figure_scenes, stage_scenes
 from nbtriton.extensions.lessons.stage import FigurePicture
 from nbtriton.model.config import is_ensemble

@@ -11,12 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nbtriton.backends.described import TensorInfo
-from nbtriton.backends.parameters import (
-    boolean_parameter,
-    boolean_value,
-    integer_parameter,
-    integer_value,
-)
 from nbtriton.common.errors import (
     InternalError,
     InvalidArgumentError,
@@ -25,7 +19,13 @@ from nbtriton.common.errors import (
 )
 from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig
-from nbtriton.model.config.parameters import text_parameter
+from nbtriton.model.config.parameters import (
+    boolean_parameter,
+    boolean_value,
+    integer_parameter,
+    integer_value,
+    text_parameter,
+)
 
 # The protocol's datatypes of ONNX Runtime's element types, which are upper case in Triton's messages.
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]

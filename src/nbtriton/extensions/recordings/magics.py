@@ -10,7 +10,7 @@ from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
 from nbtriton.common.errors import InternalError
-from nbtriton.extensions.recordings.options import REPLAY
+from nbtriton.extensions.recordings import REPLAY
 from nbtriton.lab.perf.settings import PLACE
 from nbtriton.magics.common import arguments, magic, profile_option, read_profile
 from nbtriton.options.reading import name_list, unquoted

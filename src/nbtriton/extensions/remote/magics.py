@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.remote.model import remote
-from nbtriton.extensions.remote.options import REMOTE
+from nbtriton.extensions.remote.model import REMOTE, remote
 from nbtriton.magics.common import arguments, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server

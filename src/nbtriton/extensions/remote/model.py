@@ -1,18 +1,43 @@
 """Where a remote model is and how it is asked: what `nbtriton.Server.load` takes, and as parameters of a configuration."""
 
-from __future__ import annotations
-
+# Annotations are evaluated: the table of options is read from them.
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
+from nbtriton.common.checks import Kind, is_whole, number, optional, whole
 from nbtriton.common.errors import ConfigError
-from nbtriton.extensions.remote.options import REMOTE, RemoteSettings
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.config.parameters import text_parameter
-from nbtriton.options.table import read_settings, signed
+from nbtriton.options.table import Option, read_settings, signed, table_of
 from nbtriton.serving.clients.address import Address, address_of
 from nbtriton.serving.clients.base import TIMEOUT_S, Client
+
+
+class RemoteSettings(TypedDict, total=False):
+    """How a remote model is asked."""
+
+    model: Annotated["str | None", Option(
+        "--model", "its name there (default: the name here)", "MODEL", unset="the name here")]  # fmt: skip
+    version: Annotated["int | None", Option(
+        "--version", "its version there (default: the latest that is ready)", "N", int,
+        kind=optional(Kind(lambda value: is_whole(value) and value > 0, "a version, from 1 on")), unset="the latest")]  # fmt: skip
+    protocol: Annotated['Literal["http", "grpc"] | None', Option(
+        "--protocol", "http or grpc, which streams need (default: that of the URL, else http)", choices=("http", "grpc"),
+        unset="that of the URL, else http")]  # fmt: skip
+    timeout_s: Annotated[float, Option(
+        "--timeout-s", "seconds for an answer, after which the request fails and is given up there (60)", "S", float, 60.0,
+        kind=number(above=0))]  # fmt: skip
+    retries: Annotated[int, Option(
+        "--retries", "how often a request is sent again that found the server unavailable, after 0.1 s, 0.2 s, …; requests of "
+        "sequences and streams are not (2)", "N", int, 2, kind=whole(0))]  # fmt: skip
+    shared_memory_bytes: Annotated[int, Option(
+        "--shared-memory-bytes", "size of the system shared memory by which inputs go to a server on this machine (0: in the "
+        "bodies of requests)", "N", int, 0, kind=whole(0))]  # fmt: skip
+
+
+REMOTE = table_of(RemoteSettings)
+
 
 _PREFIX = "REMOTE_"
 
@@ -45,7 +70,7 @@ class RemoteModel:
     shared_memory_bytes: int = REMOTE["shared_memory_bytes"].default
 
     @classmethod
-    def of(cls, config: ModelConfig) -> RemoteModel:
+    def of(cls, config: ModelConfig) -> "RemoteModel":
         """Return the remote model that a configuration's parameters name.
 
         Raises

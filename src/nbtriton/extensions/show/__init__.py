@@ -1,17 +1,24 @@
-"""Frames of a stream live in the notebook, with boxes, labels and track ids over them."""
+"""Frames of a stream live in the notebook, with boxes, labels and track ids over them: what can be asked of it."""
 
-from __future__ import annotations
+# Annotations are evaluated: the table is read from them.
+from collections.abc import Sequence
+from typing import Annotated, TypedDict
 
-from typing import TYPE_CHECKING
+from nbtriton.common.checks import NAMES, SWITCH
+from nbtriton.options.reading import name_list, switch
+from nbtriton.options.table import Option, table_of
 
-from nbtriton.common.packages import on_first_use
+__all__ = ["SHOW", "ShowSettings"]
 
-if TYPE_CHECKING:
-    from nbtriton.extensions.show.view import show as show
 
-# The module of each public name.
-_PLACES = {"show": "view"}
+class ShowSettings(TypedDict, total=False):
+    """How a stream is shown."""
 
-__all__ = list(_PLACES)
-if not TYPE_CHECKING:  # with it mypy would accept any attribute
-    __getattr__ = on_first_use(__name__, _PLACES)
+    labels: Annotated["Sequence[str]", Option(
+        "--labels", "names of the classes, from 0 on", "LIST", name_list, kind=NAMES)]  # fmt: skip
+    wait: Annotated[bool, Option(
+        "--wait", "until the stream ends, or the cell is interrupted (off; alone: on)", "on|off", switch,
+        alone=True, kind=SWITCH)]  # fmt: skip
+
+
+SHOW = table_of(ShowSettings)

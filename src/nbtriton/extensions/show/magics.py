@@ -8,7 +8,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from nbtriton.extensions.show.options import SHOW
+from nbtriton.extensions.show import SHOW
 from nbtriton.magics.ask import split_inputs
 from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse
 from nbtriton.options.reading import unquoted

@@ -17,7 +17,7 @@ from nbtriton.common.checks import MAPPING, NAME, SERVER, check
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import needed
 from nbtriton.drawing.scene import Shape, figure, fitting, series_colours, shape, to_json, to_svg
-from nbtriton.extensions.show.options import SHOW, ShowSettings
+from nbtriton.extensions.show import SHOW, ShowSettings
 from nbtriton.options.table import signed
 from nbtriton.widgets.publisher import Publisher
 from nbtriton.widgets.show import Shown, show_live

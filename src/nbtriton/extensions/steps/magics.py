@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.steps.library import STEPS, declaration, step
+from nbtriton.extensions.steps import STEPS, declaration, step
 from nbtriton.magics.common import arguments, magic
 from nbtriton.model.config import apply_options
 from nbtriton.options.blocks import SCHEDULING

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.tuning.options import TUNE
+from nbtriton.extensions.tuning import TUNE
 from nbtriton.magics import common
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
@@ -38,7 +38,7 @@ class TuneMagics(Magics):
         ones, and the cheapest assignment is chosen (``%triton_tune ensemble_all --p99 50ms
         --placement auto``).
         """
-        from nbtriton.extensions.tuning.tuning import tune
+        from nbtriton.extensions.tuning import tune
         from nbtriton.magics.live import LiveRun
 
         given = vars(options)

@@ -195,7 +195,8 @@ class Goal:
 Space = Mapping[str, Sequence[int]]
 
 
-_Key = tuple[tuple[int, ...], ...]
+# The place of each axis' value among its choices.
+_Key = tuple[int, ...]
 
 
 class Search:
@@ -240,7 +241,11 @@ class Search:
         self.simulated = 0
         self._profile = profile
         self._plan = plan
-        self._spaces = spaces
+        self._axes = [
+            (name, option, values)
+            for name, space in spaces.items()
+            for option, values in space.items()
+        ]
         self._goal = goal
         self._batch_size = batch_size
         self._seed = seed
@@ -264,9 +269,7 @@ class Search:
         """
         self.today = self._as_it_is()
         end_s = time.monotonic() + seconds
-        total = math.prod(
-            len(values) for space in self._spaces.values() for values in space.values()
-        )
+        total = math.prod(len(values) for _, _, values in self._axes)
         for start in self._starts():
             current = self._try(start)
             while current is not None and time.monotonic() < end_s:
@@ -292,57 +295,40 @@ class Search:
 
     def _starts(self) -> Iterator[_Key]:
         """Yield starting values: the lowest, the highest, and then random ones."""
-        axes = list(self._spaces.values())
-        yield tuple(tuple(0 for _ in axis) for axis in axes)
-        yield tuple(tuple(len(values) - 1 for values in axis.values()) for axis in axes)
+        counts = [len(values) for _, _, values in self._axes]
+        yield tuple(0 for _ in counts)
+        yield tuple(count - 1 for count in counts)
         while True:
-            yield tuple(
-                tuple(self._random.randrange(len(values)) for values in axis.values())
-                for axis in axes
-            )
+            yield tuple(map(self._random.randrange, counts))
 
     def _neighbours(self, key: _Key) -> list[_Key]:
         """Return the neighbours: one step of one option, of one model or of all together."""
+        moves = [[at] for at in range(len(key))]
+        if len({name for name, _, _ in self._axes}) > 1:
+            moves += [
+                [at for at, (_, option, _) in enumerate(self._axes) if option == each]
+                for each in sorted({option for _, option, _ in self._axes})
+            ]
         neighbours: list[_Key] = []
-        axes = [list(space.values()) for space in self._spaces.values()]
-        for model, values in enumerate(axes):
-            for axis, choices in enumerate(values):
-                for step in (-1, 1):
-                    moved = [list(each) for each in key]
-                    moved[model][axis] += step
-                    if 0 <= moved[model][axis] < len(choices):
-                        neighbours.append(tuple(tuple(each) for each in moved))
-        if len(key) > 1:
-            names = sorted({name for space in self._spaces.values() for name in space})
-            together = (self._together(key, name, step) for name in names for step in (-1, 1))
-            neighbours += [each for each in together if each != key]
+        for axes, step in itertools.product(moves, (-1, 1)):
+            moved = list(key)
+            for at in axes:
+                moved[at] = min(max(moved[at] + step, 0), len(self._axes[at][2]) - 1)
+            if tuple(moved) != key:
+                neighbours.append(tuple(moved))
         self._random.shuffle(neighbours)
         return neighbours
 
-    def _together(self, key: _Key, axis: str, step: int) -> _Key:
-        """Return the values after one step of an option in all models."""
-        return tuple(
-            tuple(
-                min(max(index + step * (name == axis), 0), len(space[name]) - 1)
-                for index, name in zip(each, space, strict=True)
-            )
-            for each, space in zip(key, self._spaces.values(), strict=True)
-        )
-
     def _key_of(self, candidate: Candidate) -> _Key:
         return tuple(
-            tuple(values.index(candidate.options[name][axis]) for axis, values in space.items())
-            for name, space in self._spaces.items()
+            values.index(candidate.options[name][option]) for name, option, values in self._axes
         )
 
     def _options(self, key: _Key) -> dict[str, dict[str, Any]]:
-        return {
-            name: {
-                axis: values[index]
-                for (axis, values), index in zip(space.items(), ats, strict=True)
-            }
-            for (name, space), ats in zip(self._spaces.items(), key, strict=True)
-        }
+        options: dict[str, dict[str, Any]] = {}
+        for (name, option, values), at in zip(self._axes, key, strict=True):
+            options.setdefault(name, {})[option] = values[at]
+        return options
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -363,13 +349,12 @@ class Search:
             self._refused.add(key)
             return None
         instances = sum(each["instances"] for each in options.values())
-        point = self._best_point(configs, options, instances)
+        point = self._best_point(configs, options)
         memory_mb = sum(each.of(options[name]["instances"]) for name, each in self._memory.items())
         due = None
         if goal.request_rate is not None:
             load = RequestRate(goal.request_rate, "poisson")
-            times_ns = send_times_ns(load, seed=self._seed)
-            end_ns = point.window_s * 1e9
+            times_ns, end_ns = send_times_ns(load, seed=self._seed), point.window_s * 1e9
             due = float(
                 sum(1 for _ in itertools.takewhile(lambda at_ns: at_ns <= end_ns, times_ns))
             )
@@ -390,15 +375,13 @@ class Search:
             }
             for name in self._plan.swept
         }
-        return self._best_point(
-            configs, options, sum(each["instances"] for each in options.values())
-        )
+        return self._best_point(configs, options)
 
     def _best_point(
-        self, configs: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], instances: int
+        self, configs: Mapping[str, ModelConfig], options: Mapping[str, Mapping[str, Any]]
     ) -> PerfPoint:
         """Return the best point of a configuration over the loads to try."""
-        goal = self._goal
+        goal, instances = self._goal, sum(each["instances"] for each in options.values())
         if goal.request_rate is not None:
             return self._simulate(configs, RequestRate(goal.request_rate, "poisson"))
         if goal.concurrency is not None:
@@ -423,13 +406,13 @@ class Search:
             gained = point.infer_per_s > best.infer_per_s * (1 + _GAIN)
             if better:
                 best = point
-            if (down and point.latency_p99_us <= limit_us) or (
-                not down and not (better and gained)
-            ):
+            if point.latency_p99_us <= limit_us if down else not (better and gained):
                 break
         return best
 
-    def _simulate(self, configs: Mapping[str, Any], load: Concurrency | RequestRate) -> PerfPoint:
+    def _simulate(
+        self, configs: Mapping[str, ModelConfig], load: Concurrency | RequestRate
+    ) -> PerfPoint:
         self.simulated += 1
         # The windows of a rate begin with its first request, so that the due requests are known.
         warm_up_s = LONGEST_S if isinstance(load, Concurrency) else 0.0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
-from nbtriton.drawing.advice import advice_html, advice_text
 from nbtriton.drawing.curve import Point, Series
+from nbtriton.drawing.living import advice_html, advice_text
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.panels import frontier_scenes
 from nbtriton.drawing.scene import fitting

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
-from nbtriton.extensions.twin.options import TWIN
+from nbtriton.extensions.twin import TWIN
 from nbtriton.magics.common import arguments, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
@@ -39,7 +39,7 @@ class TwinMagics(Magics):
             twin = %triton_twin inference.example:8000 --load
             %triton_tune bert --profile twin --p99 20ms
         """
-        from nbtriton.extensions.twin.look import twin
+        from nbtriton.extensions.twin import twin
         from nbtriton.magics.live import LiveRun
 
         given = vars(options)

@@ -9,6 +9,7 @@ any environment.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -275,13 +276,18 @@ def _run(command: Sequence[str], cwd: str | None = None) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Install the reference and print its folder; return 1 and print the reason if impossible."""
+    parser = argparse.ArgumentParser(
+        description="Install the real tritonserver, and print its folder."
+    )
+    parser.add_argument("directory", nargs="?", help="by default in the user's cache")
+    directory = parser.parse_args(argv[1:]).directory
     start = time.monotonic()
 
     def report(text: str) -> None:
         print(f"reference server: {text}", flush=True)
 
     try:
-        reference = ensure_reference(argv[1] if len(argv) > 1 else None, on_progress=report)
+        reference = ensure_reference(directory, on_progress=report)
     except TritonError as error:
         report(f"not available: {error.message}")
         if error.hint:

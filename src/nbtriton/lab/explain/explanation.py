@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import NAME, PROFILE, SERVER, check, optional
 from nbtriton.common.errors import TritonError
-from nbtriton.drawing.advice import advice_html, advice_text
+from nbtriton.drawing.living import advice_html, advice_text
 from nbtriton.drawing.numbers import measure
 from nbtriton.drawing.table import Column, Link, notes_html, table_html, table_text
 from nbtriton.lab.explain.findings import (

@@ -21,6 +21,7 @@ from nbtriton.lab.perf.settings import Placement, SweepSettings
 from nbtriton.model.config import (
     ModelConfig,
     apply_options,
+    copy_config,
     format_pbtxt,
     is_ensemble,
     normalize,
@@ -175,8 +176,7 @@ def with_options(config: ModelConfig, options: Configuration) -> ModelConfig:
 
 def _executing_all(config: ModelConfig) -> ModelConfig:
     """Return a configuration under which each request is executed: none is refused, late or cached."""
-    done = ModelConfig()
-    done.CopyFrom(config)
+    done = copy_config(config)
     done.ClearField("response_cache")
     if done.HasField("dynamic_batching"):
         done.dynamic_batching.ClearField("default_queue_policy")

@@ -21,6 +21,7 @@ from nbtriton.lab.perf.machine import disturbed
 from nbtriton.lab.perf.remote import Target
 from nbtriton.lab.perf.sample import Sample, measure_sample
 from nbtriton.lab.perf.traffic import Repeated
+from nbtriton.lab.simulate.core.world import COMPUTES_FROM, HOLDS_FROM
 from nbtriton.lab.simulate.measurements import (
     ModelMeasurements,
     beyond_chance,
@@ -98,6 +99,8 @@ class Calibration:
         self._wake: list[float] = []
         self._gaps: dict[int, list[int]] = {}
         self._sending: list[float] = []
+        # Delays of a thread that wakes up beside executions.
+        self._late: list[float] = []
         self._measurements = {name: ModelMeasurements() for name in configs}
         # By ensemble: its name, the rows of a request, and its latency in each turn.
         self._whole: list[tuple[str, int, float]] = []
@@ -221,6 +224,7 @@ class Calibration:
         answer = max(0.0, request_ns - loop) - submit
         # The latency of a single request has the same parts, and was measured directly.
         submit += (around - submit - answer - settle) if not self._gaps else 0.0
+        usual = upper_median(self._late)
         return EngineCosts(
             submit_us=submit / 1000,
             inline_us=max(0.0, inline + around - submit - answer - settle) / 1000,
@@ -230,6 +234,7 @@ class Calibration:
             answer_us=answer / 1000,
             loop_us=loop / 1000,
             timer_us=_timer_late_ns() / 1000,
+            late_us=thinned([max(0.0, late - usual) for late in self._late]),
             wait_us=max(0.0, upper_median(self._sending) - submit) / 1000,
         )
 
@@ -406,8 +411,14 @@ class Calibration:
     def _waiting(
         self, name: str, request: Request, rate: float, seconds: float, longest_s: float
     ) -> None:
-        """Record the processor time of an open-loop sender for each wait, on a busy machine."""
-        sample = self._sample(name, request, RequestRate(rate), seconds, longest_s)
+        """Record what waiting costs on a busy machine: a thread's delay, and an open-loop sender's processor time."""
+        with _WakeUpDelays(seconds) as delays:
+            sample = self._sample(name, request, RequestRate(rate), seconds, longest_s)
+        measured = self._measurements[name]
+        held = measured.details.get("interpreter_share", 0.0)
+        # How long a thread waits for the interpreter is simulated (`World.resume`).
+        if measured.cores >= COMPUTES_FROM and held < HOLDS_FROM:
+            self._late += delays.late_ns
         if len(sample.latencies_ns) and not math.isnan(sample.sender_s):
             self._sending.append(sample.sender_s * 1e9 / len(sample.latencies_ns))
 
@@ -436,10 +447,10 @@ class Calibration:
         separate = not self.shared_interpreter or self._place(name) != "thread"
         if separate or measured.cores < 0.2 or execution_ns < 100_000:
             return
-        idle_ns = _lateness_ns(max(0.05, seconds / 3))
+        idle_ns = mean(trimmed(_late_ns(max(0.05, seconds / 3))))
         with _WakeUpDelays(seconds) as delays:
             self._sample(name, request, Concurrency(1), seconds, seconds)
-        late_ns = delays.lateness_ns - idle_ns
+        late_ns = mean(trimmed(delays.late_ns)) - idle_ns
         longest_ns = min(sys.getswitchinterval() * 1e9, execution_ns)
         measured.details["interpreter_share"] = round(min(1.0, max(0.0, late_ns / longest_ns)), 3)
 
@@ -484,7 +495,7 @@ class _WakeUpDelays:
     """A thread that sleeps repeatedly and records its wake-up delays, beside other work."""
 
     def __init__(self, seconds: float) -> None:
-        self.lateness_ns = 0.0
+        self.late_ns: list[int] = []
         self._seconds = seconds
         self._thread = threading.Thread(target=self._run, name="nbtriton-profile", daemon=True)
 
@@ -496,17 +507,17 @@ class _WakeUpDelays:
         self._thread.join()
 
     def _run(self) -> None:
-        self.lateness_ns = _lateness_ns(self._seconds)
+        self.late_ns = _late_ns(self._seconds)
 
 
-def _lateness_ns(seconds: float) -> float:
-    """Return the mean delay of a thread that sleeps for a millisecond, in ns."""
+def _late_ns(seconds: float) -> list[int]:
+    """Return the delays of a thread that sleeps for a millisecond at a time, in ns."""
     late = []
     end_ns = perf_counter_ns() + seconds * 1e9
     while (now_ns := perf_counter_ns()) < end_ns:
         time.sleep(0.001)
         late.append(perf_counter_ns() - now_ns - 1_000_000)
-    return mean(trimmed(late))
+    return late
 
 
 def _timer_late_ns() -> float:

@@ -114,6 +114,9 @@ class EngineCosts:
         for a queue delay.
     way_us : tuple of float
         Equally likely times between a client elsewhere and the server, one way: they occupy neither.
+    late_us : tuple of float
+        Equally likely additions to `wake_us` and `timer_us` beside executions that compute: half of them are 0, as a core
+        is free or taken over at once.
     """
 
     submit_us: float = 0.0
@@ -127,6 +130,7 @@ class EngineCosts:
     timer_us: float = 0.0
     wait_us: float = 0.0
     way_us: tuple[float, ...] = ()
+    late_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,8 +391,10 @@ class Profile:
             if written != _FORMAT:
                 raise ValueError(f"format {written} instead of {_FORMAT}: measure it again")
             data["models"] = {name: _model(entry) for name, entry in data["models"].items()}
-            ways = tuple(data["costs"].pop("way_us", ()))
-            data["costs"] = EngineCosts(**data["costs"], way_us=ways)
+            lists: dict[str, Any] = {
+                name: tuple(data["costs"].pop(name, ())) for name in ("way_us", "late_us")
+            }
+            data["costs"] = EngineCosts(**data["costs"], **lists)
             data["notes"] = tuple(data["notes"])
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:

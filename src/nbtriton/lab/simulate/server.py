@@ -343,6 +343,7 @@ def _costs(profile: Profile) -> Costs:
         ),
     )  # fmt: skip
     found.ways_ns = [round(us * 1000) for us in costs.way_us]
+    found.late_ns = [round(us * 1000) for us in costs.late_us]
     return found
 
 

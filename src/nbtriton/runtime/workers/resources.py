@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nbtriton.backends.base import InstanceContext
-from nbtriton.backends.parameters import integer_parameter
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError, nearest
 from nbtriton.model.config import ModelConfig
+from nbtriton.model.config.parameters import integer_parameter
 
 POLICY_SETTINGS: Final = ("cpu-cores", "numa-node")
 # A model's parameters for the threads of its operators: torch's, onnxruntime's, OpenVINO's.

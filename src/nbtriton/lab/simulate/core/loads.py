@@ -159,8 +159,7 @@ class OneCaller(Load):
         self._done = True
         self._message = message
         if thread is not self._own:  # the caller sleeps, or looks when it has executed something
-            when = thread.now + self.world.costs.wake_ns
-            self.world.calendar.at(when, _Woken(self, request))
+            self.world.wake(thread.now, _Woken(self, request))
 
     def woken(self, now: int, request: Request | None) -> None:
         """Go on, where that is the request that it waits for; None is its own work."""
@@ -345,7 +344,7 @@ class OpenLoop(_Submitting):
         self._next_due = due = next(self._due)
         own = self._own
         if due > own.now:
-            self.world.calendar.at(due + self.world.costs.timer_ns, self._sender)
+            self.world.set_timer(due, self._sender)
         else:
             self.world.calendar.at(own.now, self._sender)
 
@@ -380,7 +379,7 @@ class OpenLoop(_Submitting):
             own = self._own
             # What it is late by counts from here.
             own.now = max(own.now, thread.now)
-            self.world.calendar.at(own.now + self.world.costs.wake_ns, self._sender)
+            self.world.wake(own.now, self._sender)
 
 
 class _Sender(Event):

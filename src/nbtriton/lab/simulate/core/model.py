@@ -205,10 +205,9 @@ class Model(ModelExecutions):
         wake = self.batcher.wake_at()
         if wake is not None and (self._woken_at < 0 or wake < self._woken_at):
             self._woken_at = wake
-            late = self.world.costs.timer_ns
             # The scheduler's thread is woken, and waits until then.
             self.world.disturb(self.world.costs.wait_ns)
-            self.world.calendar.at((max(thread.now, wake)) + late, self._timer)
+            self.world.set_timer(max(thread.now, wake), self._timer)
         for decision in decisions:
             if isinstance(decision, RunBatch):
                 if self._order is not None:
@@ -242,8 +241,7 @@ class Model(ModelExecutions):
         if thread.instance is instance:
             thread.next_run = run
         else:
-            world = self.world
-            world.calendar.at(thread.now + world.costs.wake_ns, Start(instance, run))
+            self.world.wake(thread.now, Start(instance, run))
 
     def _reject(self, thread: Thread, decision: RejectTicket) -> None:
         request = decision.ticket
@@ -298,7 +296,7 @@ class Model(ModelExecutions):
             and batcher.has_next
         ):
             self._free(thread, instance, requests)
-            world.calendar.at(thread.now + world.costs.wake_ns, _Answers(self, instance, requests))
+            world.wake(thread.now, _Answers(self, instance, requests))
         elif len(requests) > 1:
             self.answer_batch(thread, requests, instance)
         else:

@@ -11,7 +11,8 @@ Three things are shared, and make a step dearer than its cost:
 
 - *The interpreter.* `free_ns` is when it is free again; work that needs it begins then at the earliest. A thread that
   comes back while an execution holds the interpreter gets it after `SWITCH_NS`, or when the execution ends.
-- *The cores.* `enter` and `leave` add up what the executions demand. Those that contend are stretched, all of them at
+- *The cores.* A thread that wakes up beside executions waits for one (`wake`, `set_timer`): mostly for no time, rarely until
+  another thread has had its slice. `enter` and `leave` add up what the executions demand. Those that contend are stretched, all of them at
   each begin and end (`set_pace`): the time that is left of them, not the time that they drew.
 - *The rest of the process.* What the engine does for requests while a model computes delays it by a measured share
   (`serve`), and a scheduler's wake-up takes a core, or the interpreter, for a moment (`disturb`). The models that can
@@ -87,7 +88,7 @@ class Costs:
     """Times of the engine and of the client in nanoseconds: the `EngineCosts` of a profile."""
 
     __slots__ = (
-        "answer_ns", "inline_ns", "loop_ns", "settle_ns", "start_ns", "step_ns", "submit_ns",
+        "answer_ns", "inline_ns", "late_ns", "loop_ns", "settle_ns", "start_ns", "step_ns", "submit_ns",
         "timer_ns", "wait_ns", "wake_ns", "ways_ns",
     )  # fmt: skip
 
@@ -115,6 +116,7 @@ class Costs:
         self.timer_ns = timer_ns
         self.wait_ns = wait_ns
         self.ways_ns: list[int] = []
+        self.late_ns: list[int] = []
 
 
 class Request(Ticket):
@@ -471,6 +473,14 @@ class World:
         # Models with executions that other work delays.
         self._beside: list[ModelExecutions] = []
 
+    def wake(self, now: int, event: Event) -> None:
+        """Wake a sleeping thread: its event comes once it runs."""
+        self.calendar.at(now + self.costs.wake_ns + self._late_ns(), event)
+
+    def set_timer(self, when: int, event: Event) -> None:
+        """Let a thread sleep until a time."""
+        self.calendar.at(when + self.costs.timer_ns + self._late_ns(), event)
+
     def work(self, thread: Thread, cost_ns: int) -> None:
         """Let a thread run Python for a time, once the interpreter is free."""
         if not cost_ns:
@@ -550,6 +560,13 @@ class World:
         if not model.running and model in self._beside:
             self._beside.remove(model)
         self._share()
+
+    def _late_ns(self) -> int:
+        """Return how much longer a thread sleeps beside executions that compute, mostly 0: each waits for a core."""
+        late_ns = self.costs.late_ns
+        if not late_ns or self.busy < COMPUTES_FROM:
+            return 0
+        return late_ns[int(self.random.random() * len(late_ns))]
 
     def _put_off(self, cost_ns: int, *, interpreter: bool) -> None:
         """Delay the computing executions: a core is busy elsewhere, and perhaps the interpreter."""

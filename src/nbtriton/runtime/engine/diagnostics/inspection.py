@@ -16,6 +16,7 @@ from nbtriton.model.config import (
     ModelConfig,
     all_input_specs,
     all_output_specs,
+    copy_config,
     enum_name,
     max_unread_responses,
 )
@@ -247,15 +248,11 @@ class Inspection:
 
     def config(self, name: str, version: int = -1) -> ModelConfig:
         """Return a copy of the completed configuration of a version."""
-        copy = ModelConfig()
-        copy.CopyFrom(self._registry.resolve(name, version).config)
-        return copy
+        return copy_config(self._registry.resolve(name, version).config)
 
     def user_config(self, name: str) -> ModelConfig:
         """Return a copy of a model's configuration as it was given, before completion."""
-        copy = ModelConfig()
-        copy.CopyFrom(self._registry.entry(name).user_config)
-        return copy
+        return copy_config(self._registry.entry(name).user_config)
 
     def metadata(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return Triton's model metadata: tensors with the batch dimension (J4)."""

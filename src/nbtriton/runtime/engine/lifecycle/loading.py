@@ -19,6 +19,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.model.config import (
     ModelConfig,
+    copy_config,
     equal_but_for_instances,
     is_ensemble,
     isolation_of,
@@ -247,8 +248,7 @@ def _failing(
 
 
 def _named(config: ModelConfig, backend: Backend) -> ModelConfig:
-    copy = ModelConfig()
-    copy.CopyFrom(config)
+    copy = copy_config(config)
     copy.backend = backend.name
     copy.runtime = copy.runtime or backend.runtime
     return normalize(copy, name=config.name)

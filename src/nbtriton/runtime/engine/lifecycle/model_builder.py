@@ -14,6 +14,7 @@ from nbtriton.backends.devices.device_set import DeviceSet
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, LoadError, TritonError
 from nbtriton.model.config import (
     ModelConfig,
+    copy_config,
     ignored_fields,
     is_ensemble,
     normalize,
@@ -299,8 +300,7 @@ class ModelBuilder:
             An instance group is wrong.
         """
         wanted = normalize(config, name=runtime.name)
-        changed = ModelConfig()
-        changed.CopyFrom(runtime.config)
+        changed = copy_config(runtime.config)
         take_instances(changed, wanted)
         validate(changed)
         return resolve_instances(changed, runtime.backend, self.gpus)
@@ -325,8 +325,7 @@ class ModelBuilder:
         self, user_config: ModelConfig, runtimes: Sequence[Runtime], *, agents: bool
     ) -> list[tuple[str, str]]:
         """Return the fields of a configuration that have no effect on this server, with the reasons."""
-        config = ModelConfig()
-        config.CopyFrom(user_config)
+        config = copy_config(user_config)
         config.backend = next((runtime.config.backend for runtime in runtimes), config.backend)
         return ignored_fields(
             config,

@@ -25,6 +25,7 @@ from nbtriton.model.config import (
     ModelConfig,
     ReadyModel,
     as_config,
+    copy_config,
     differences,
     validate_ensemble,
 )
@@ -148,8 +149,7 @@ class ModelLifecycle:
             if config is None and entry is not None:
                 wanted.CopyFrom(entry.user_config)
             wanted.name = name
-            user_config = ModelConfig()
-            user_config.CopyFrom(wanted)
+            user_config = copy_config(wanted)
             slots = {} if entry is None else entry.slots
             latest = None if entry is None else entry.latest
             if model is None and version is None and len(slots) > 1:

@@ -22,6 +22,7 @@ from nbtriton.common.running import run_step
 from nbtriton.model.config import (
     EXECUTION_ENV_PATH,
     ModelConfig,
+    copy_config,
     differences,
     format_pbtxt,
     is_ensemble,
@@ -148,8 +149,7 @@ class ModelWriter:
         (self.folder / "config.pbtxt").write_text(text, encoding="utf-8")
         notes = self._notes + _missing_files(self._completed, self.folder)
         notes += self._call_notes(names)
-        written = ModelConfig()
-        written.CopyFrom(self._completed)
+        written = copy_config(self._completed)
         written.backend = self._config.backend
         notes += [f"model '{self.name}': {difference}" for difference in differences(written)]
         return ExportedModel(
@@ -306,8 +306,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 def _sensible(given: ModelConfig, completed: ModelConfig) -> ModelConfig:
     """Return a concise configuration: the given one, with some fields of completion."""
-    config = ModelConfig()
-    config.CopyFrom(given)
+    config = copy_config(given)
     for field in _COMPLETED:
         descriptor = ModelConfig.DESCRIPTOR.fields_by_name[field]
         message = descriptor.message_type is not None
