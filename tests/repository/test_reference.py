@@ -171,3 +171,12 @@ def test_a_foreign_folder_is_left_alone(tmp_path):
         install.ensure_reference(place)
     assert str(place) in error.value.message
     assert (place / "thesis.tex").read_text() == "years of work"
+
+
+def test_the_program_shows_its_help_and_installs_nothing(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        install.main(["install", "--help"])
+    assert ended.value.code == 0
+    assert "directory" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

@@ -97,16 +97,6 @@ class ChaosSettings(TypedDict, total=False):
 CHAOS = table_of(ChaosSettings)
 
 
-@dataclass(frozen=True, slots=True)
-class _ClientRequest:
-    """One request as its client saw it."""
-
-    fault: str
-    status: str
-    latency_ms: float
-    error: str
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class ChaosReport:
     """The result of `nbtriton.chaos`: plain data with a display in notebooks.
@@ -253,22 +243,14 @@ def chaos(
         FaultyInstance, shares=shares, seed=seed, slow_s=given["slow_ms"] / 1000, injected=injected
     )
     started_s = time.monotonic()
-    seen: list[tuple[int, int, str, str]] = []
     interrupted = False
     try:
         with interrupts_deferred():
             experiment.begin(wrap)
         if load is not None:
             load.start()
-        _wait(
-            load,
-            None if request_count is not None else given["duration_s"],
-            arrivals,
-            seen,
-            model,
-            request_count,
-            observer,
-        )
+        seconds = given["duration_s"] if request_count is None else None
+        experiment.wait(load, seconds, request_count, observer)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -282,15 +264,14 @@ def chaos(
                     load.stop()
             finally:
                 experiment.wait_restored()
-    seen += arrivals.pop_answered()
-    found = [
-        _ClientRequest("+".join(sorted(set(injected.requests.get(number, ())))) or "none", status, ns / 1e6, error)
-        for number, ns, status, error in seen
-    ]  # fmt: skip
-    order = [each for each in FAULTS if each in injected.executions]
+    groups: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for index, ns, status, error in [*experiment.seen, *arrivals.pop_answered()]:
+        fault = "+".join(sorted(set(injected.requests.get(index, ())))) or "none"
+        groups.setdefault((fault, status), []).append((ns / 1e6, error))
+    counts = {each: injected.executions[each] for each in FAULTS if each in injected.executions}
     return ChaosReport(
-        model, seed, {each: injected.executions[each] for each in order}, _rows(found),
-        len(arrivals.requests), time.monotonic() - started_s, interrupted,
+        model, seed, counts, _rows(groups), len(arrivals.requests), time.monotonic() - started_s,
+        interrupted,
     )  # fmt: skip
 
 
@@ -374,6 +355,8 @@ class _Experiment:
     def __init__(self, server: "Server", models: Sequence[str], arrivals: Arrivals) -> None:
         self._server = server
         self._arrivals = arrivals
+        # Number, nanoseconds, status and error of the requests that were answered.
+        self.seen: list[tuple[int, int, str, str]] = []
         self._runtimes: list[ModelRuntime] = []
         for name in models:
             runtime = server.engine.registry.resolve(name)
@@ -390,6 +373,32 @@ class _Experiment:
         self._server.engine.dispatcher.listen(self._arrivals)
         for instance, in_process in self._instances:
             instance.exchange(partial(wrap, instance=instance, in_process=in_process))
+
+    def wait(
+        self,
+        load: LoadRun | None,
+        seconds: float | None,
+        count: int | None,
+        observer: Observer | None,
+    ) -> None:
+        """Wait for the end, and collect responses meanwhile."""
+        started_s = time.monotonic()
+        ended = Event() if load is None else load.finished
+        tell, before = GuardedObserver(observer), 0
+        while True:
+            elapsed_s = time.monotonic() - started_s
+            left_s = math.inf if seconds is None else seconds - elapsed_s
+            if left_s <= 0 or wait_in_slices(ended.wait, min(_POLL_S, left_s)):
+                return
+            self.seen += self._arrivals.pop_answered()
+            done = len(self.seen)
+            tell(PerfProgress(
+                level=1, levels=1, what=f"chaos of {self._arrivals.model}", window=0, max_windows=0,
+                requests=done, max_requests=count or 0, elapsed_s=elapsed_s,
+                eta_s=None if seconds is None else max(0.0, left_s),
+                infer_per_s=(done - before) / _POLL_S, points=(),
+            ))  # fmt: skip
+            before = done
 
     def end(self) -> None:
         """Restore the models' own instances; end the waits of running faults."""
@@ -412,39 +421,11 @@ class _Experiment:
                 )
 
 
-def _wait(
-    load: LoadRun | None,
-    seconds: float | None,
-    arrivals: Arrivals,
-    seen: list[tuple[int, int, str, str]],
-    model: str,
-    count: int | None,
-    observer: Observer | None,
-) -> None:
-    """Wait for the end, and collect responses meanwhile."""
-    started_s = time.monotonic()
-    ended = Event() if load is None else load.finished
-    tell, before = GuardedObserver(observer), 0
-    while True:
-        elapsed_s = time.monotonic() - started_s
-        left_s = math.inf if seconds is None else seconds - elapsed_s
-        if left_s <= 0 or wait_in_slices(ended.wait, min(_POLL_S, left_s)):
-            return
-        seen += arrivals.pop_answered()
-        tell(PerfProgress(
-            level=1, levels=1, what=f"chaos of {model}", window=0, max_windows=0,
-            requests=len(seen), max_requests=count or 0, elapsed_s=elapsed_s,
-            eta_s=None if seconds is None else max(0.0, left_s),
-            infer_per_s=(len(seen) - before) / _POLL_S, points=(),
-        ))  # fmt: skip
-        before = len(seen)
-
-
-def _rows(seen: Sequence[_ClientRequest]) -> tuple[Mapping[str, Any], ...]:
-    groups: dict[tuple[str, str], list[_ClientRequest]] = {}
-    for each in seen:
-        groups.setdefault((each.fault, each.status), []).append(each)
-    plain = [each.latency_ms for each in groups.get(("none", "OK"), ())]
+def _rows(
+    groups: Mapping[tuple[str, str], Sequence[tuple[float, str]]],
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the report's rows, of the times and errors of each fault and status."""
+    plain = [ms for ms, _ in groups.get(("none", "OK"), ())]
     usual_ms = statistics.median(plain) if plain else math.nan
     names = ["none", *FAULTS]
 
@@ -455,16 +436,8 @@ def _rows(seen: Sequence[_ClientRequest]) -> tuple[Mapping[str, Any], ...]:
     rows = []
     for fault, status in sorted(groups, key=place):
         group = groups[fault, status]
-        times = sorted(each.latency_ms for each in group)
-        rows.append(
-            {
-                "fault": fault,
-                "status": status,
-                "count": len(group),
-                "p50_ms": statistics.median(times),
-                "p99_ms": times[math.floor(0.99 * (len(times) - 1) + 0.5)],
-                "effect_ms": statistics.median(times) - usual_ms,
-                "error": group[0].error,
-            }
-        )
+        times = sorted(ms for ms, _ in group)
+        p50_ms, p99_ms = statistics.median(times), times[math.floor(0.99 * (len(times) - 1) + 0.5)]
+        cells = (fault, status, len(group), p50_ms, p99_ms, p50_ms - usual_ms, group[0][1])
+        rows.append(dict(zip(_COLUMNS, cells, strict=True)))
     return tuple(rows)

@@ -176,13 +176,14 @@ class Arrivals:
 
     Attributes
     ----------
+    model : str
     requests : list of InferenceRequest
         Requests since the last `pop_answered`, and earlier unanswered ones.
     """
 
     def __init__(self, model: str, share: float, seed: int, injected: Injected) -> None:
         self.requests: list[InferenceRequest] = []
-        self._model = model
+        self.model = model
         self._share = share
         self._random = random.Random(f"{seed}:arrivals")  # noqa: S311 - faults, not secrets
         self._injected = injected
@@ -195,7 +196,7 @@ class Arrivals:
         options: RequestOptions,  # noqa: ARG002
     ) -> TritonError | None:
         """Record a request; refuse it by chance."""
-        if request.model_name != self._model:
+        if request.model_name != self.model:
             return None
         with self._lock:
             self.requests.append(request)

@@ -24,15 +24,8 @@ _COLUMNS = (
 )  # fmt: skip
 # The columns for a narrow page.
 _FIRST = (
-    "tensor",
-    "source",
-    "target",
-    "copies",
-    "bytes_per_request",
-    "us_per_request",
-    "writer",
-    "reader",
-)
+    "tensor", "source", "target", "copies", "bytes_per_request", "us_per_request", "writer", "reader",
+)  # fmt: skip
 
 
 def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
@@ -102,20 +95,12 @@ def _row(one: Copied, found: Sequence[Copied], graph: _Graph) -> tuple[Any, ...]
     return (
         ", ".join(dict.fromkeys(edge.ensemble for edge in edges)),
         ", ".join(dict.fromkeys(edge.tensor for edge in edges)),
-        one.writer,
-        one.reader,
-        one.source,
-        one.target,
-        one.copies,
-        one.requests,
-        one.nbytes,
+        one.writer, one.reader, one.source, one.target, one.copies, one.requests, one.nbytes,
         round(one.nbytes / requests, 1),
         round(one.time_ns / one.copies / 1000, 1),
         round(one.time_ns / requests / 1000, 1),
-        "simulated" if one.simulated else "measured",
-        graph.bounce(one, found),
-        graph.cause(one),
-    )
+        "simulated" if one.simulated else "measured", graph.bounce(one, found), graph.cause(one),
+    )  # fmt: skip
 
 
 def _configs(server: Server) -> dict[str, ModelConfig]:

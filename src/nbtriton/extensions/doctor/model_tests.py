@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,31 +143,25 @@ def _set_instances(config: ModelConfig, count: int) -> None:
         del group.gpus[1:]
 
 
+@dataclass
 class _Tester:
     """The tests of one model in order; later ones use the results of earlier ones."""
 
-    def __init__(
-        self,
-        server: Server,
-        copy: str,
-        name: str,
-        config: ModelConfig,
-        inputs: Mapping[str, Any] | None,
-        limit_s: float,
-        on_test: OnTest,
-    ) -> None:
-        self._limit_s = limit_s
-        self._until_s = time.monotonic() + limit_s
+    server: Server
+    copy: str
+    name: str
+    config: ModelConfig
+    inputs: InitVar[Mapping[str, Any] | None]
+    limit_s: float
+    on_test: OnTest
+
+    def __post_init__(self, inputs: Mapping[str, Any] | None) -> None:
+        self._until_s = time.monotonic() + self.limit_s
         self._began_ns = time.monotonic_ns()
-        self._on_test = on_test
         self._test = "runs"
         self._sent = 0
-        self._server = server
-        self._copy = copy
-        self._name = name
-        self._config = config
-        self._batches = config.max_batch_size > 0
-        self._count = min(_ROWS, config.max_batch_size) if self._batches else _ROWS
+        self._batches = self.config.max_batch_size > 0
+        self._count = min(_ROWS, self.config.max_batch_size) if self._batches else _ROWS
         self._rows = self._split(inputs)
         self._findings: list[Finding] = []
 
@@ -177,21 +172,21 @@ class _Tester:
         except _OutOfTimeError:
             if not self._waits_for_itself():
                 text = (
-                    f"ended after {self._limit_s:g} s in '{self._test}', with {self._sent} of some {_SENDS} requests "
+                    f"ended after {self.limit_s:g} s in '{self._test}', with {self._sent} of some {_SENDS} requests "
                     "sent"
                 )
                 cause = (
                     "a request takes long, or is never answered; the tests that follow were not run"
                 )
-                fix = f"nt.doctor(server, name, test=True, duration_s={2 * self._limit_s:g}), or a faster model"
+                fix = f"nt.doctor(server, name, test=True, duration_s={2 * self.limit_s:g}), or a faster model"
                 self._findings.append(
-                    Finding("warning", self._name, "tests of the model", text, cause, fix)
+                    Finding("warning", self.name, "tests of the model", text, cause, fix)
                 )
         return self._findings
 
     def _run(self) -> None:
         try:
-            if self._config.model_transaction_policy.decoupled:
+            if self.config.model_transaction_policy.decoupled:
                 self._test_streams()
                 return
             alone = [self._one(self._rows[0])]
@@ -231,8 +226,8 @@ class _Tester:
 
     def _waits_for_itself(self) -> bool:
         """Report a call that the engine refused, as it would have waited forever."""
-        for model in (self._name, self._copy):
-            for request in self._server.requests(model):
+        for model in (self.name, self.copy):
+            for request in self.server.requests(model):
                 if request.arrival_ns >= self._began_ns and request.error.startswith("deadlock: "):
                     self._found(
                         "calls", request.error,
@@ -328,17 +323,17 @@ class _Tester:
             return
 
     def _test_largest(self) -> None:
-        most = self._config.max_batch_size
+        most = self.config.max_batch_size
         if most <= self._count or most > _MOST_ROWS:
             return
         with self._failing("runs", f"it fails on a batch of its max_batch_size, {most} rows"):
             self._of_rows(*(self._rows[index % self._count] for index in range(most)))
 
     def _test_threads(self, alone: Sequence[_Arrays]) -> None:
-        config = self._server.config(self._copy)
+        config = self.server.config(self.copy)
         _set_instances(config, 2)
         config.ClearField("dynamic_batching")
-        self._server.load(config, self._server.engine.inspection.source(self._name))
+        self.server.load(config, self.server.engine.inspection.source(self.name))
         interval = sys.getswitchinterval()
         # The shortest thread switch interval, so that rare races are seen soon.
         sys.setswitchinterval(1e-6)
@@ -369,8 +364,8 @@ class _Tester:
             rows = [{k: v[index : index + 1] for k, v in arrays.items()} for index in range(count)]
             return [rows[index % count] for index in range(self._count)]
         if not self._batches:
-            return [sample_inputs(self._config, seed=seed) for seed in range(_ROWS)]
-        whole = sample_inputs(self._config, size=_ROWS, seed=1)
+            return [sample_inputs(self.config, seed=seed) for seed in range(_ROWS)]
+        whole = sample_inputs(self.config, size=_ROWS, seed=1)
         return [{k: v[index : index + 1] for k, v in whole.items()} for index in range(self._count)]
 
     def _one(self, inputs: _Arrays) -> _Arrays:
@@ -402,7 +397,7 @@ class _Tester:
         _OutOfTimeError
             No answer within the time of the tests.
         """
-        self._on_test(self._sent, _SENDS, self._test)
+        self.on_test(self._sent, _SENDS, self._test)
         self._sent += 1
         answers: list[list[Response]] = [[] for _ in requests]
         done = threading.Semaphore(0)
@@ -418,11 +413,11 @@ class _Tester:
             return on_response
 
         calls = [
-            Submission(self._copy, -1, inputs, RequestOptions(), receive(at))
+            Submission(self.copy, -1, inputs, RequestOptions(), receive(at))
             for at, inputs in enumerate(requests)
         ]
         sent = []
-        for accepted in self._server.engine.dispatcher.submit_many(calls):
+        for accepted in self.server.engine.dispatcher.submit_many(calls):
             if isinstance(accepted, TritonError):
                 raise accepted
             sent.append(accepted)
@@ -444,8 +439,8 @@ class _Tester:
 
     def _as_declared(self, responses: Sequence[_Arrays]) -> bool:
         """Report the first output that is not there, or not of its datatype or shape."""
-        specs = output_specs(self._config)
-        decoupled = self._config.model_transaction_policy.decoupled
+        specs = output_specs(self.config)
+        decoupled = self.config.model_transaction_policy.decoupled
         for response in responses:
             missing = [key for key in specs if key not in response]
             if missing and not (decoupled and not response):  # an empty response ends a stream
@@ -490,7 +485,7 @@ class _Tester:
             self._found(test, f"{text}: {error.message.splitlines()[0]}", _FIXES[test])
 
     def _found(self, test: str, text: str, fix: str) -> None:
-        self._findings.append(Finding("error", self._name, test, text, TESTS[test], fix))
+        self._findings.append(Finding("error", self.name, test, text, TESTS[test], fix))
 
 
 def _larger(row: _Arrays) -> _Arrays:

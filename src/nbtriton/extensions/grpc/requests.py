@@ -361,7 +361,11 @@ def read_request(
         call.options.request_id = request.id
     try:
         _read_parameters(request.parameters, call)
-        _check_names(request, call)
+        names: set[str] = set()
+        for tensor in request.inputs:
+            if tensor.name in names:
+                raise wire.duplicate_input(tensor.name, call.request_id)
+            names.add(tensor.name)
         inputs = _read_inputs(request, contents, signature, leasing, call)
         _read_outputs(request, leasing, call)
         call.set_inputs(signature, inputs)
@@ -410,20 +414,13 @@ def _read_parameters(parameters: Any, call: InferCall) -> None:
         options.parameters = custom
 
 
-def _of_kind(kind: str, value: Any, name: str, wanted: str, *, expected: str = "") -> Any:
+def _of_kind(
+    kind: str, value: Any, name: str, wanted: str, *, expected: str = "", about: str = "parameter"
+) -> Any:
     if kind != wanted:
-        raise InvalidArgumentError(
-            f"invalid value type for '{name}' parameter, expected {expected or wanted}."
-        )
+        text = f"invalid value type for '{name}' {about}, expected {expected or wanted}."
+        raise InvalidArgumentError(text)
     return value
-
-
-def _check_names(request: Any, call: InferCall) -> None:
-    names: set[str] = set()
-    for tensor in request.inputs:
-        if tensor.name in names:
-            raise wire.duplicate_input(tensor.name, call.request_id)
-        names.add(tensor.name)
 
 
 def _read_inputs(
@@ -508,11 +505,8 @@ def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
     region = None
     about = f"parameter for tensor '{name}'"
     if "shared_memory_region" in parameters:
-        kind, region = parameter_value(parameters["shared_memory_region"])
-        if kind != "string_param":
-            raise InvalidArgumentError(
-                f"invalid value type for 'shared_memory_region' {about}, expected string_param."
-            )
+        found = parameter_value(parameters["shared_memory_region"])
+        region = _of_kind(*found, "shared_memory_region", "string_param", about=about)
     numbers = {"shared_memory_offset": 0, "shared_memory_byte_size": 0}
     for field in numbers:
         if field not in parameters:
@@ -521,11 +515,8 @@ def _region(parameters: Any, name: str) -> tuple[str, int, int] | None:
             raise InvalidArgumentError(
                 f"'{field}' can not be specified without 'shared_memory_region' {about}"
             )
-        kind, numbers[field] = parameter_value(parameters[field])
-        if kind != "int64_param":
-            raise InvalidArgumentError(
-                f"invalid value type for '{field}' {about}, expected int64_param."
-            )
+        found = parameter_value(parameters[field])
+        numbers[field] = _of_kind(*found, field, "int64_param", about=about)
     if region is None:
         return None
     if "shared_memory_byte_size" not in parameters:

@@ -109,14 +109,14 @@ class Figure:
         """
         with self._lock:
             self._scenario_run = run(self.scenario.changed(**changes))
-            self._renew()
+            self._redraw()
         return self
 
     def reset(self) -> Figure:
         """Show it as it was at first."""
         with self._lock:
             self._scenario_run = self._first
-            self._renew()
+            self._redraw()
         return self
 
     def _handle_command(self, content: dict[str, Any]) -> None:
@@ -127,12 +127,7 @@ class Figure:
                 self._obey(content)
             except TritonError as error:
                 problem = error.message + (f" ({error.hint})" if error.hint else "")
-            if self._widget is not None:
-                with self._widget.hold_sync():
-                    self._send()
-                    self._widget.problem = problem
-            if not problem and self._handle is not None:
-                self._handle.update(self._form())
+            self._redraw(problem)
 
     def _obey(self, content: dict[str, Any]) -> None:
         kind = content.get("kind")
@@ -161,12 +156,12 @@ class Figure:
         self._scenario_run = run(self.scenario.changed(arrivals=arrivals))
         self._moved = next(k for k, one in enumerate(self.scenario.arrivals) if one is moved)
 
-    def _renew(self) -> None:
+    def _redraw(self, problem: str = "") -> None:
         if self._widget is not None:
             with self._widget.hold_sync():
                 self._send()
-                self._widget.problem = ""
-        if self._handle is not None:
+                self._widget.problem = problem
+        if not problem and self._handle is not None:
             self._handle.update(self._form())
 
     # -- what is shown -------------------------------------------------------------------------

@@ -419,12 +419,9 @@ def _tensor(spec: TensorSpec, value: Any, batches: bool) -> np.ndarray[Any, Any]
         if dims:
             dims[-1] = len(elements) if spec.dims[-1] == -1 else dims[-1]
         return flat.reshape([1, *dims] if batches else dims)
-    except InvalidArgumentError as error:
-        raise ApiError(
-            400, f"'{spec.name}' does not fit the model's input: {error.message}"
-        ) from None
-    except ValueError as error:  # the shape does not fit
-        raise ApiError(400, f"'{spec.name}' does not fit the model's input: {error}") from None
+    except (InvalidArgumentError, ValueError) as error:  # the latter of a shape
+        why = getattr(error, "message", error)
+        raise ApiError(400, f"'{spec.name}' does not fit the model's input: {why}") from None
 
 
 def text_of(outputs: Mapping[str, Array]) -> bytes:

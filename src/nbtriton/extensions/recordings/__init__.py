@@ -395,21 +395,11 @@ class _Run:
         whole_s = playing.due_ns[-1] / 1e9
         share = progress.requests / len(playing.planned)
         elapsed_s = time.monotonic() - self._started_s
-        self._observer(
-            PerfProgress(
-                level=self._done + 1,
-                levels=self._total,
-                what=describe(f"speed {playing.speed:g}", playing.configuration, 1),
-                window=0,
-                max_windows=1,
-                requests=progress.requests,
-                max_requests=len(playing.planned),
-                elapsed_s=elapsed_s,
-                eta_s=whole_s * (1 - share + self._total - self._done - 1),
-                infer_per_s=progress.requests_per_s,
-                points=tuple(self.points),
-            )
-        )
+        self._observer(PerfProgress(
+            level=self._done + 1, levels=self._total, what=describe(f"speed {playing.speed:g}", playing.configuration, 1),
+            window=0, max_windows=1, requests=progress.requests, max_requests=len(playing.planned), elapsed_s=elapsed_s,
+            eta_s=whole_s * (self._total - self._done - share), infer_per_s=progress.requests_per_s, points=tuple(self.points),
+        ))  # fmt: skip
 
 
 def _as_recording(

@@ -6,6 +6,7 @@ import base64
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -188,7 +189,7 @@ class FramesView(LiveView):
         if self._newest is None:
             why = f": {self._problem}" if self._problem else ""
             words = f"{self.model_name}: no frame yet{why}"
-            return StaticView(f'<div class="nbt-frames nbt-static">{_escaped(words)}</div>', words)
+            return StaticView(f'<div class="nbt-frames nbt-static">{escape(words)}</div>', words)
         drawn = self._drawn()
         data = f"data:image/jpeg;base64,{base64.b64encode(drawn.jpeg).decode()}"
         image = shape("image", href=data, width=drawn.width, height=drawn.height)
@@ -198,7 +199,7 @@ class FramesView(LiveView):
         )  # fmt: skip
         names = [str(dict(one.attrs).get("data-name", "")) for one in drawn.over]
         text = "\n".join([drawn.sentence, *filter(None, names)])
-        html = f'<div class="nbt-frames nbt-static">{fitting([scene])}<div>{_escaped(drawn.sentence)}</div></div>'
+        html = f'<div class="nbt-frames nbt-static">{fitting([scene])}<div>{escape(drawn.sentence)}</div></div>'
         return StaticView(html, text, to_svg(scene))
 
 
@@ -235,10 +236,6 @@ def _box(box: Sequence[float], name: str, colour: str, width: int) -> tuple[Shap
     )  # fmt: skip
     words = shape("text", name, x=x + 0.3 * size, y=above + size, font_size=size, fill="#ffffff")
     return outline, back, words
-
-
-def _escaped(words: str) -> str:
-    return words.replace("&", "&amp;").replace("<", "&lt;")
 
 
 @signed(SHOW)

@@ -165,21 +165,21 @@ class SimulatedArray(NDArrayOperatorsMixin):
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         # In CuPy's words, which its users know.
-        error = TypeError(
+        self._refuse(TypeError(
             "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a "
             f"NumPy array explicitly: this one is in the memory of {self.device.name}."
-        )
-        self.device.fault(error)
-        raise error
+        ))  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (_CUDA, self.device.index)
 
     def __dlpack__(self, **_: Any) -> NoReturn:
-        error = BufferError(
+        self._refuse(BufferError(
             f"the array is in the memory of {self.device.name}, which no other library can read; "
             "use .get() for a copy on the host"
-        )
+        ))  # fmt: skip
+
+    def _refuse(self, error: Exception) -> NoReturn:
         self.device.fault(error)
         raise error
 

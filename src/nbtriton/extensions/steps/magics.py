@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,6 @@ def _help(before: Callable[[Any], str | None] | None, asked: Any) -> str | None:
 def _value(text: str) -> object:
     """Read a value as Python where it is a list of numbers in brackets; else it stays a text."""
     if text[:1] in ("(", "["):
-        try:
+        with suppress(SyntaxError, ValueError):
             return ast.literal_eval(text)
-        except (SyntaxError, ValueError):
-            return text
     return text

@@ -239,7 +239,9 @@ def twin(
             if len(looks) < 2:
                 raise
         configs = {name: client.config(name) for name in looks[-1][1]}
-        _check_model(model, configs, url)
+        if model is not None and model not in configs:
+            has = f"{url} has no model '{model}'; it has {', '.join(configs) or 'none'}"
+            raise NotFoundError(has, hint=nearest(model, configs))
         round_trip_us, client_us = _call_us(client)
         described = client.describe()
         where = f"{client.protocol}://{client.url}"
@@ -307,14 +309,6 @@ def _call_us(client: Client[Any]) -> tuple[float, float]:
         worked_s.append(time.thread_time() - before_s)
         took_s.append(time.perf_counter() - began_s)
     return median(took_s) * 1e6, median(worked_s) * 1e6
-
-
-def _check_model(model: str | None, configs: Mapping[str, ModelConfig], url: str) -> None:
-    if model is not None and model not in configs:
-        raise NotFoundError(
-            f"{url} has no model '{model}'; it has {', '.join(configs) or 'none'}",
-            hint=nearest(model, configs),
-        )
 
 
 def _models(
