@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.common.errors import ConfigError
@@ -72,7 +72,6 @@ def test_invalid_annotations(annotation: Any, hint: str) -> None:
 
 
 @pytest.mark.medium
-@settings(max_examples=200, deadline=None)
 @given(st.text())
 def test_any_annotation_is_read_or_refused(text: str) -> None:
     try:
@@ -347,7 +346,6 @@ WORDS = "a b _ , = ( ) join tokenizer A B TEXT ** { } 'A' : . \n # +"
 
 
 @pytest.mark.medium
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(WORDS.split(" "))).map(" ".join))
 def test_any_text_gives_an_ensemble_or_a_config_error(text: str) -> None:
     try:

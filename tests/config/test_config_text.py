@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nbtriton.common.errors import ConfigError, InvalidArgumentError
@@ -385,7 +385,6 @@ WORDS = (
 
 
 @pytest.mark.medium
-@settings(max_examples=300, deadline=None)
 @given(
     st.one_of(
         st.text(),
@@ -404,7 +403,6 @@ def test_any_text_gives_a_message_or_a_config_error(text: str) -> None:
         assert parse_pbtxt(format_pbtxt(config)) == config
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary())
 def test_any_bytes_give_a_message_or_a_config_error(data: bytes) -> None:
     for form in (data, b"{" + data):
@@ -504,7 +502,6 @@ def same(one: ModelConfig, other: ModelConfig) -> bool:
 
 
 @pytest.mark.medium
-@settings(max_examples=300, deadline=None)
 @given(configs())
 def test_every_form_gives_the_same_message_back(config: ModelConfig) -> None:
     assert same(parse_pbtxt(format_pbtxt(config)), config)

@@ -60,7 +60,6 @@ def graphs(draw):
 
 @pytest.mark.medium
 @given(graphs())
-@settings(max_examples=150, deadline=None)
 def test_nodes_keep_apart_and_inside(graph):
     plan = layout(graph)
     for box in plan.boxes.values():
@@ -80,7 +79,6 @@ def test_nodes_keep_apart_and_inside(graph):
 
 @pytest.mark.medium
 @given(graphs())
-@settings(max_examples=150, deadline=None)
 def test_edges_go_to_the_right_from_port_to_port(graph):
     plan = layout(graph)
     assert len(plan.routes) == len(graph.edges)
