@@ -58,3 +58,49 @@ def test_a_finished_report_answers_and_is_saved_as_a_picture(open_notebook):
     picture = read.output("%triton_perf").locator(".nbt-perf")
     picture.locator("svg:visible").first.wait_for()
     assert "concurrency" in picture.inner_text()
+
+
+def test_comparisons_predictions_and_a_live_view_answer_and_copy_their_cell(open_notebook):
+    opened = open_notebook(
+        "charts.ipynb",
+        notebook_of(
+            "%load_ext nbtriton\nimport nbtriton as nt",
+            MODEL,
+            "watch = %triton_watch slow",
+            "report = %triton_perf slow -c 1,2 --request-count 200",
+            "%triton_profile slow",
+            "%triton_whatif slow -c 1,2",
+            'nt.compare({"instances": 1}, {"instances": 2}, server=nt.server(), model="slow", concurrency=2,\n'
+            "           request_count=50, rounds=2)",
+        ),
+    )
+    page = opened.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.run_all()
+    opened.wait_done()
+    opened.assert_clean()
+
+    # The measurement lies beneath the prediction: at one load the crosshair has a line of each.
+    predicted = opened.output("%triton_whatif").locator(".nbt-chart.nbt-on")
+    predicted.locator(".nbt-point[tabindex='0']").filter(visible=True).focus()
+    page.keyboard.press("ArrowRight")
+    tip = predicted.locator(".nbt-tip")
+    assert tip.locator("strong").inner_text() == "concurrency 2"
+    assert ["predicted" in line for line in tip.locator("tr").all_inner_texts()].count(True) == 1
+    assert tip.locator("tr").count() == 2
+    assert "times the predicted throughput" in opened.output("%triton_whatif").inner_text()
+    opened.screenshot("chart-whatif", opened.output("%triton_whatif"))
+
+    compared = opened.output("nt.compare").locator(".nbt-chart.nbt-on")
+    assert "instances=2" in opened.output("nt.compare").inner_text()
+    compared.locator(".nbt-point[tabindex='0']").filter(visible=True).focus()
+    page.keyboard.press("ArrowRight")
+    assert compared.locator(".nbt-tip strong").inner_text() == "round 2"
+    opened.screenshot("chart-compare", opened.output("nt.compare"))
+
+    keep = opened.output("watch = %triton_watch").locator(".nbt-keep")
+    keep.locator("summary").click()
+    keep.get_by_role("button", name="copy the configuration cell").click()
+    page.wait_for_function(
+        "async () => (await navigator.clipboard.readText()).startsWith('%%triton_config slow')"
+    )

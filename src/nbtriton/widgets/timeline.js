@@ -84,7 +84,7 @@ function render({ model, el }) {
   let order = [];
   let ordered = -Infinity;
   let legend_shown = "";
-  let spoken = -Infinity;
+  let saying = 0;
 
   const consume = () => {
     if (!records.consume() || !(chosen?.open || chosen_batch?.open)) return;
@@ -334,10 +334,11 @@ function render({ model, el }) {
   const tell = (parts, now) => {
     const sentence = timelineSentence(model.get("title"), parts, marks(), now.end - now.begin, records);
     write(finding, sentence);
-    if (performance.now() - spoken > SAY_TIMELINE_MS) {
-      spoken = performance.now();
-      write(said, sentence);
-    }
+    // A screen reader hears what has stood for a while: at first nothing has come yet.
+    if (!saying) saying = setTimeout(() => {
+      saying = 0;
+      write(said, finding.textContent ?? "");
+    }, SAY_TIMELINE_MS);
     const seen = [...new Set(parts.flatMap((part) => part.batches.map((b) => b.mark)))].sort((a, b) => a - b);
     if (seen.join() === legend_shown) return;
     legend_shown = seen.join();
