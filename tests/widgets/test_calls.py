@@ -28,6 +28,31 @@ def test_status_is_a_frame(server):
     assert list(nt.status(server, "other")["model"]) == ["other"]
 
 
+def test_the_status_has_the_order_of_pipelines_and_columns_that_do_not_depend_on_numbers():
+    ends = 'input [ { name: "%s" data_type: TYPE_FP32 dims: [ 4 ] } ]'
+    steps = "".join(
+        f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "IN" value: "{takes}" }} '
+        f'output_map {{ key: "OUT" value: "{gives}" }} }}'
+        for model, takes, gives in (("z", "X", "y"), ("b", "y", "DONE"))
+    )
+    with nt.Server(gpus=()) as server:
+        for name in ("a", "b", "z"):
+            server.load("max_batch_size: 8", model=double, name=name)
+        server.load(
+            f'platform: "ensemble" max_batch_size: 8 {ends % "X"} {(ends % "DONE").replace("input", "output")} '
+            f"ensemble_scheduling {{ {steps} }}",
+            name="pipeline",
+        )
+        before = nt.status(server)
+        assert list(before["model"]) == ["pipeline", "z", "b", "a"]
+        heads = before._repr_html_().partition("<details")[0].count("<th ")
+        for _ in range(3):
+            server.infer("pipeline", {"X": np.ones((3, 4), np.float32)})
+        after = nt.status(server)._repr_html_().partition("<details")[0]
+        assert after.count("<th ") == heads
+        assert "mean batch size" in after
+
+
 def test_a_server_as_the_value_of_a_cell_shows_its_models(server):
     shown = server._repr_mimebundle_()
     for form in ("text/plain", "text/html"):

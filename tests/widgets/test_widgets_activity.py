@@ -9,7 +9,8 @@ import pytest
 
 from nbtriton.runtime.engine import ServerHistory
 from nbtriton.runtime.engine.core.snapshot import Change
-from nbtriton.widgets.activity import activities, covered_s, encode, pipelines
+from nbtriton.runtime.engine.status import pipelines
+from nbtriton.widgets.activity import activities, covered_s, encode
 from tests.widgets.samples import SECOND, FakeServer, instance, loaded, model
 
 

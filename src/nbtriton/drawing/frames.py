@@ -26,10 +26,12 @@ class TableFrame(pd.DataFrame):
         Of more rows the last ones are shown.
     written : mapping of str to callable, optional
         How the values of some columns are written.
+    always : int, optional
+        So many columns are shown on a page of any width.
     """
 
     # pandas passes these on, also when pickled.
-    _metadata = ["importance", "if_empty", "most", "written"]  # noqa: RUF012 - as pandas has it
+    _metadata = ["importance", "if_empty", "most", "written", "always"]  # noqa: RUF012 - as pandas has it
 
     def __init__(
         self,
@@ -39,12 +41,14 @@ class TableFrame(pd.DataFrame):
         empty: str = "",
         most: int = 0,
         written: Mapping[str, Callable[[Any], object]] | None = None,
+        always: int = 0,
     ) -> None:
         super().__init__(frame)  # type: ignore[call-arg]  # its stubs have `__new__` alone
         self.importance = tuple(importance)
         self.if_empty = empty
         self.most = most
         self.written = written or {}
+        self.always = always
 
     @property
     def _constructor(self) -> Callable[..., pd.DataFrame]:
@@ -71,7 +75,8 @@ class TableFrame(pd.DataFrame):
         if len(cells) < len(self):
             caption = caption or f"the last {len(cells)} of {count(len(self))} rows"
         text = "\n".join(filter(None, (caption, compact_text(columns, cells, first))))
-        return compact_html(columns, cells, first, caption=caption, rest=rest), text
+        html = compact_html(columns, cells, first, caption=caption, rest=rest, always=self.always)
+        return html, text
 
     def _repr_html_(self) -> str:
         return self.compact_view()[0]

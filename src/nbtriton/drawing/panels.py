@@ -165,7 +165,7 @@ def frontier_scenes(
         scale = ", log scale" if limits.log else ""
         percentile = max(series[0].drawn[0].latency_ms)
         caption = f"p{percentile}, {picture.unit[0]}{scale}, against {', '.join(across)}"
-        drawn = [text(14, y + 11, caption, _SMALL, "muted"), *picture.axes(panel, few=False)]
+        drawn = [text(20, y + 11, caption, _SMALL, "muted"), *picture.axes(panel, few=False)]
         drawn += [picture.scatter(panel, one, across) for one in series if one.drawn]
         box = f"{panel.left:.1f} {panel.top:.1f} {panel.right:.1f} {panel.bottom:.1f}"
         parts += [*legend, shape("g", *drawn, class_="nbt-panel", data_box=box)]
@@ -278,7 +278,7 @@ class _Picture:
             top = y + _CAPTION
             panel = _Panel(group, latency, x + _LEFT, x + width - _RIGHT, top, top + height)
             drawn = [
-                self._caption(panel, x + 2, y + 11, width - 4, small=titled),
+                self._caption(panel, x + (2 if titled else 8), y + 11, width - 10, small=titled),
                 *self.axes(panel, few=titled),
                 *(self._line(panel, one) for one in group),
                 *self._winner(panel),

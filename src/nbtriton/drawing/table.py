@@ -286,6 +286,7 @@ def compact_html(
     caption: str = "",
     rest: bool = True,
     keys: Sequence[str] = (),
+    always: int = 0,
 ) -> str:
     """Write a table that fits into 540 pixels, with the whole table folded below it.
 
@@ -300,8 +301,10 @@ def compact_html(
         Whether the whole table follows when columns are left out.
     keys : sequence of str, optional
         As in `table_html`.
+    always : int, optional
+        So many of the most important columns are shown whether they fit or not.
     """
-    at = _chosen_columns(columns, rows, importance, _ROOM_PX, _width_px)
+    at = _chosen_columns(columns, rows, importance, _ROOM_PX, _width_px, always)
     some, fewer = [columns[i] for i in at], [[row[i] for i in at] for row in rows]
     html = table_html(
         some, fewer, caption=caption, font_px=_FONT_PX, padding_px=_PADDING_PX, keys=keys
@@ -331,6 +334,7 @@ def _chosen_columns(
     importance: Sequence[int],
     room: float,
     width: Callable[[Column, Sequence[str]], float],
+    always: int = 0,
 ) -> list[int]:
     """Return the columns that fit, in their order; the most important one is always among them.
 
@@ -341,7 +345,7 @@ def _chosen_columns(
     chosen: list[int] = []
     for i in order:
         needed = width(heads[i], [row[i] for row in cells])
-        if needed <= room or not chosen:
+        if needed <= room or len(chosen) < max(1, always):
             room -= needed
             chosen.append(i)
     return sorted(chosen)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
 from nbtriton.runtime.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
+from nbtriton.runtime.engine.status import Pipeline
 
 _NS = 1e9
 _RATE_OVER_NS = 2_000_000_000
 # The shortest time axis, in seconds.
 _LEAST_S = 3.0
-
-# Each model with the models of its steps, in the order in which they are shown.
-Pipeline = tuple[tuple[str, tuple[str, ...]], ...]
 
 # An instance: its name, kind and device. Instances come and go while a model serves.
 _Key = tuple[str, str, int]
@@ -64,35 +62,6 @@ def activities(
         else one
         for one in found
     )
-
-
-def pipelines(models: Sequence[ModelSnapshot], steps: Callable[[str], Sequence[str]]) -> Pipeline:
-    """Return all models in the order of their pipelines: an ensemble, its steps, then the remaining models.
-
-    Parameters
-    ----------
-    models : sequence of ModelSnapshot
-    steps : callable
-        Returns the models of an ensemble's steps.
-
-    Returns
-    -------
-    tuple of (str, tuple of str)
-        Each model with its steps.
-    """
-    ensembles = {one.name: tuple(steps(one.name)) for one in models if one.platform == "ensemble"}
-    inner = {step for name in ensembles for step in ensembles[name]}
-    found: dict[str, tuple[str, ...]] = {}
-
-    def add(name: str) -> None:
-        if name not in found:
-            found[name] = ensembles.get(name, ())
-            for step in found[name]:
-                add(step)
-
-    for name in (*(one for one in ensembles if one not in inner), *(one.name for one in models)):
-        add(name)
-    return tuple(found.items())
 
 
 def _spent(one: ModelHistorySnapshot, now_ns: int, span_ns: int) -> int:

@@ -27,11 +27,12 @@ function sum(numbers) {
 function timelineSentence(title, parts, marks, wide, { latest, left_out }) {
   const batches = parts.flatMap((part) => part.batches);
   const ended = batches.filter((b) => !b.open);
-  const [most] = tallied(ended.map((b) => b.mark));
+  const [most, next] = tallied(ended.map((b) => b.mark));
   const whose = ended.length === 1 ? "its reason" : `the reason of ${most?.[1] === ended.length ? "all" : count(most?.[1] ?? 0)}`;
+  const why = most?.[1] === next?.[1] ? ", for different reasons" : `; ${whose}: ${marks[most[0]][2]}`;
   let sentence = most
     ? `${title}: ${counted(ended.length, "batch", "batches")} with ${counted(sum(ended.map((b) => b.rows)), "row")} within `
-      + `${measure(wide)} ms; ${whose}: ${marks[most[0]][2]}`
+      + `${measure(wide)} ms${why}`
     : `${title}: no batch ended in this stretch`;
   if (latest > -Infinity) {
     const running = batches.filter((b) => b.open).map((b) => b.end - b.begin);

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import traitlets
 
-from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
 from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.scene import to_json
@@ -25,7 +25,8 @@ from nbtriton.drawing.watch import (
 from nbtriton.lab.explain.traffic import read_traffic
 from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import RequestRecord, ServerHistory
-from nbtriton.widgets.activity import Pipeline, activities, covered_s, encode, pipelines
+from nbtriton.runtime.engine.status import Pipeline, pipelines, steps_of
+from nbtriton.widgets.activity import activities, covered_s, encode
 from nbtriton.widgets.selection import SelectingView, recorded
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import asset, movement_of
@@ -135,15 +136,8 @@ class WatchView(SelectingView):
         models = [one.model for one in history.models]
         known = tuple((one.name, one.version, one.state) for one in models)
         if known != self._known:
-            self._known, self._order = known, pipelines(models, self._steps)
+            self._known, self._order = known, pipelines(models, partial(steps_of, self._server))
         return self._order
-
-    def _steps(self, ensemble: str) -> list[str]:
-        try:
-            config = self._server.config(ensemble)
-        except TritonError:  # it no longer serves
-            return []
-        return [step.model_name for step in config.ensemble_scheduling.step]
 
     def to_frame(self) -> Any:
         """Return the table as it is now, as a DataFrame."""

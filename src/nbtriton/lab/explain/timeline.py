@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -490,16 +490,18 @@ def _finding(name: str, records: Sequence[ModelRecords], begin: int, end: int) -
     ]
     if not seen:
         return f"{name}: {inside or 'no batch is recorded'}"
-    reasons: Mapping[str, int] = Counter(mark_of(batch).words for batch in seen)
-    words, count = max(reasons.items(), key=lambda item: item[1])
+    reasons = Counter(mark_of(batch).words for batch in seen).most_common(2)
+    (words, count), *next_one = reasons
     rows = sum(batch.batch_size for batch in seen)
     whose = (
         "its reason"
         if len(seen) == 1
         else f"the reason of {'all' if count == len(seen) else count}"
     )
+    said = f"; {whose}: {words}"
+    if next_one and next_one[0][1] == count:
+        said = ", for different reasons"  # none of them leads
     return (
         f"{name}: {counted(len(seen), 'batch', 'batches')} with {counted(rows, 'row')} within "
-        f"{measure((end - begin) / 1e6)} ms; "
-        f"{whose}: {words}" + (f". {inside}" if inside else "")
+        f"{measure((end - begin) / 1e6)} ms{said}" + (f". {inside}" if inside else "")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nbtriton.drawing.frames import TableFrame
+
+# Each model with the models of its steps, in the order in which they are shown.
+Pipeline = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def status(server: Server, model: str | None = None) -> pd.DataFrame:
@@ -69,6 +72,8 @@ def status_table(server: Server, name: str | None = None) -> TableFrame:
         from nbtriton.drawing.frames import TableFrame
 
     shown = [model for model in server.models() if name in (None, model.name)]
+    order = [one for one, _ in pipelines(shown, partial(steps_of, server))]
+    shown.sort(key=lambda model: order.index(model.name))
     frame = pd.DataFrame([_row(model) for model in shown], columns=_COLUMNS)
     if any(model.interpreter.probes for model in shown):
         frame["interpreter_wait"] = [round(model.interpreter.share, 2) for model in shown]
@@ -85,8 +90,52 @@ def status_table(server: Server, name: str | None = None) -> TableFrame:
             frame[column] = texts
     # Rows of one model differ by their version.
     several = len({model.name for model in shown}) < len(shown)
-    first = ("model", "version", *_FIRST[1:]) if several else _FIRST
-    return TableFrame(frame, first, empty="no models are loaded")
+    always = [*(("model", "version") if several else ("model",)), *_FIRST[1:]]
+    always += [name for name in columns if name in frame]
+    return TableFrame(
+        frame,
+        (*always, "interpreter_wait", "instances", "executing"),
+        empty="no models are loaded",
+        always=len(always),
+    )
+
+
+def steps_of(server: Server, ensemble: str) -> list[str]:
+    """Return the models of an ensemble's steps; none of one that no longer serves."""
+    try:
+        config = server.config(ensemble)
+    except TritonError:
+        return []
+    return [step.model_name for step in config.ensemble_scheduling.step]
+
+
+def pipelines(models: Sequence[ModelSnapshot], steps: Callable[[str], Sequence[str]]) -> Pipeline:
+    """Return all models in the order of their pipelines, as all views show them: an ensemble, its steps, then the remaining models.
+
+    Parameters
+    ----------
+    models : sequence of ModelSnapshot
+    steps : callable
+        Returns the models of an ensemble's steps, as `steps_of`.
+
+    Returns
+    -------
+    tuple of (str, tuple of str)
+        Each model with its steps.
+    """
+    ensembles = {one.name: tuple(steps(one.name)) for one in models if one.platform == "ensemble"}
+    inner = {step for name in ensembles for step in ensembles[name]}
+    found: dict[str, tuple[str, ...]] = {}
+
+    def add(name: str) -> None:
+        if name not in found:
+            found[name] = ensembles.get(name, ())
+            for step in found[name]:
+                add(step)
+
+    for name in (*(one for one in ensembles if one not in inner), *(one.name for one in models)):
+        add(name)
+    return tuple(found.items())
 
 
 def show_server(server: Server) -> dict[str, str]:
@@ -172,10 +221,17 @@ _COLUMNS = (
 )  # fmt: skip
 
 # The columns for a narrow page; columns that exist only if they have content come early.
+# What a page shows of each model, whatever the numbers are; what only some models have follows.
 _FIRST = (
-    "model", "state", "queued", "restarts", "nodes", "stand_in", "ignored", "metrics", "requests", "failed", "queue_us",
-    "compute_us", "mean_batch_size", "interpreter_wait", "instances", "executing",
-)  # fmt: skip
+    "model",
+    "state",
+    "queued",
+    "requests",
+    "failed",
+    "queue_us",
+    "compute_us",
+    "mean_batch_size",
+)
 
 
 def _row(model: ModelSnapshot) -> tuple[Any, ...]:
