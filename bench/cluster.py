@@ -80,6 +80,8 @@ _STEPS = """ platform: "ensemble" ensemble_scheduling {
 }"""
 # A network with loopback alone.
 _ALONE = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+# On a busy machine a worker may take longer than Ray's minute to start, and a driver then waits for it for ever.
+_PATIENT = {"RAY_worker_register_timeout_seconds": "600", "RAY_prestart_worker_first_driver": "0"}
 _said: list[bool] = []
 
 
@@ -467,6 +469,7 @@ def main(words: list[str]) -> int:
         if not done.returncode:
             command = [sys.executable, "-m", "bench.cluster", "alone", *words]
             os.execvp(_ALONE[0], [*_ALONE, *command])  # noqa: S606 - this program
+    os.environ.update(_PATIENT)
     began = monotonic()
     with closing(TwoNodes()) as cluster:
         say(f"a Ray of two nodes: {monotonic() - began:.0f} s", True)
