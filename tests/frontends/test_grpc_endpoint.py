@@ -126,40 +126,6 @@ def _input(values: Any = (1, 2, 3, 4)) -> Any:
 # -- Triton's own clients ----------------------------------------------------------------------------
 
 
-@pytest.mark.medium
-def test_the_synchronous_client(url: str) -> None:
-    with client.InferenceServerClient(url) as c:
-        assert c.is_server_live()
-        assert c.is_server_ready()
-        assert c.is_model_ready("one", "1")
-        assert c.get_server_metadata().name == "triton"
-        assert c.get_model_metadata("one").inputs[0].shape == [-1, 4]
-        assert c.get_model_config("one").config.max_batch_size == 8
-        for algorithm in (None, "gzip", "deflate"):
-            result = c.infer("one", [_input()], request_id="7", compression_algorithm=algorithm)
-            assert result.get_response().id == "7"
-            np.testing.assert_array_equal(result.as_numpy("OUT"), [[1, 2, 3, 4]])
-        statistics = c.get_inference_statistics("one").model_stats[0]
-        assert statistics.inference_count >= 3
-        assert statistics.inference_stats.success.ns > 0
-        assert any(entry.batch_size == 1 for entry in statistics.batch_stats)
-        assert "one" in {entry.name for entry in c.get_model_repository_index().models}
-        with pytest.raises(InferenceServerException, match="Request for unknown model: 'x'"):
-            c.infer("x", [_input()])
-
-
-def test_the_client_with_callbacks(url: str) -> None:
-    done, found = threading.Event(), []
-    with client.InferenceServerClient(url) as c:
-        c.async_infer(
-            "one", [_input()], lambda result, error: (found.append((result, error)), done.set())
-        )
-        assert done.wait(TIMEOUT_S)
-    ((result, error),) = found
-    assert error is None
-    np.testing.assert_array_equal(result.as_numpy("OUT"), [[1, 2, 3, 4]])
-
-
 def test_the_asyncio_client(url: str) -> None:
     aio = pytest.importorskip("tritonclient.grpc.aio")
 
@@ -255,15 +221,6 @@ def test_log_and_trace_settings(url: str) -> None:
         assert list(
             c.update_trace_settings(settings={"trace_rate": None}).settings["trace_rate"].value
         ) == ["1000"]
-
-
-def test_keepalive_and_other_channel_arguments(url: str) -> None:
-    options = client.KeepAliveOptions(2**31 - 1, 20000, False, 2)
-    with client.InferenceServerClient(url, keepalive_options=options) as c:
-        assert c.is_server_live()
-    arguments = [("grpc.max_send_message_length", -1), ("grpc.lb_policy_name", "pick_first")]
-    with client.InferenceServerClient(url, channel_args=arguments) as c:
-        assert c.is_server_live()
 
 
 # -- streams -----------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def http_infer(site: Site) -> None:
                 "request_compression_algorithm": algorithm,
                 "response_compression_algorithm": algorithm,
             }
-            for outputs in (_mixed_outputs(), None):
+            for outputs in (_mixed_outputs(), None):  # CL3: where none are named, all are binary
                 inputs = pair(http, binary_data=False)
                 check(client.infer("simple", inputs, outputs=outputs, **compression, **_query()))
         assert len(client.get_inference_statistics("simple")["model_stats"]) == 1
