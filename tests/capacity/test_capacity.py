@@ -15,6 +15,9 @@ from nbtriton.lab.perf.traffic import Call
 from nbtriton.lab.simulate.experiment import Due, Experiment
 from nbtriton.types import Profile
 
+# Each simulates several fleets.
+pytestmark = pytest.mark.medium
+
 TIMES = {1: 10, 8: 24}
 BATCHING = "dynamic_batching { }"
 SMALL = {"instances": 2, "price_per_hour": 0.5}

@@ -114,6 +114,7 @@ def requests(draw: Any) -> Any:
     )
 
 
+@pytest.mark.medium
 @given(st.lists(requests(), min_size=1, max_size=4), st.lists(ids, min_size=1, max_size=3))
 def test_templates_read_requests_as_protobuf_does(wanted: list[Any], names: list[str]) -> None:
     templates = ProtoTemplates()

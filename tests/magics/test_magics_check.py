@@ -90,6 +90,7 @@ def test_the_example_of_the_help_runs(doubled, own_progress):
     assert doubled.names["mark"].correct
 
 
+@pytest.mark.medium
 def test_a_figure_is_drawn_changed_and_predicted(lesson):
     figure = lesson.ok("%triton_figure one_instance --instances 2 -o two").value
     assert figure.finding.startswith("slow has 2 instances")

@@ -274,6 +274,7 @@ def test_a_torch_module_with_variable_dims(server, tmp_path, torch_format):
             same_answer(server, other, "s", {"x": np.ones((3, rows, 2), np.float32)})
 
 
+@pytest.mark.medium
 def test_a_module_whose_path_depends_on_values_keeps_its_paths(server, tmp_path):
     import torch
 

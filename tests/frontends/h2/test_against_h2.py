@@ -163,6 +163,7 @@ TestConversation = pytest.mark.medium(Conversation.TestCase)
 TestConversation.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
+@pytest.mark.medium
 @given(st.data())
 def test_any_frames_are_read_without_an_exception(data: st.DataObject) -> None:
     """Frames of any type, flags, stream and payload: events, an error for the peer, never an exception of ours."""
