@@ -159,6 +159,20 @@ def test_less_than_a_per_cent_makes_no_winner():
     )
 
 
+def test_equal_predictions_beyond_the_profile_have_no_highest_and_no_empty_range():
+    alike = [
+        Series(
+            name,
+            (level(1, 40.5, outcome="beyond the profile", throughputs=(40.5,)),),
+            predicted=True,
+        )
+        for name in ("one", "two")
+    ]
+    said = "no difference to be seen between one (predicted) and two (predicted) (40.5 and 40.5 infer/s); "
+    assert curve_finding(alike).startswith(said)
+    assert curve_finding(alike).endswith("beyond the profile, p99 1.00 ms with one (predicted)")
+
+
 def test_of_equal_throughputs_the_highest_has_the_lowest_latency():
     quick = Series("quick", (Point(500, 498, {50: 2.0, 99: 3.0}),))
     slow = Series("slow", (Point(500, 500, {50: 2.0, 99: 9.0}),))

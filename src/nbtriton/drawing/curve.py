@@ -135,6 +135,12 @@ class Top:
         return self.point.stable and not self.series.quick
 
     @property
+    def level(self) -> bool:
+        """Whether another configuration has its throughput, within 1%."""
+        least = self.point.throughput * (1 - _SAME)
+        return any(point.throughput >= least for _, point in self.rivals)
+
+    @property
     def best(self) -> bool:
         """Whether it is the best of all: its range overlaps with no other."""
         return self.judged and not self.rivals and not self.peers
@@ -203,7 +209,7 @@ def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> s
         sentence += f", within the target of {_ms(target_ms)}"
     if several and top.judged and not top.rivals:
         sentence = f"{one.label} is best: {sentence}" + _times(series, top)
-    elif several and top.judged:
+    elif several and (top.judged or top.level):
         sentence = f"{_no_difference(top)}; {sentence} with {one.label}"
     elif several:
         sentence = (
@@ -215,7 +221,8 @@ def curve_finding(series: Sequence[Series], target_ms: float | None = None) -> s
         loads = " and ".join(plain(peer.load) for peer in top.peers[:2])
         sentence += f"; no difference to be seen to {one.load_name} {loads}"
     unstable = sum(
-        not each.quick and not p.stable and p.outcome != "not judged" for each, p in everything
+        not (each.quick or p.stable) and p.outcome not in ("not judged", "beyond the profile")
+        for each, p in everything
     )
     if unstable:
         sentence += f"; {unstable} of {len(everything)} levels not stable"
@@ -230,7 +237,12 @@ def _unjudged(top: Top) -> str:
 
 def _range_text(one: Series, point: Point) -> str:
     ends = _range(one, point)
-    return f" ({measure(ends[0])} to {measure(ends[1])})" if ends else ""
+    return f" ({_span(ends)})" if ends and ends[0] < ends[1] else ""
+
+
+def _span(ends: tuple[float, float]) -> str:
+    low, high = map(measure, ends)
+    return low if low == high else f"{low} to {high}"
 
 
 def _no_difference(top: Top) -> str:
@@ -240,7 +252,7 @@ def _no_difference(top: Top) -> str:
     ranges = [_range(one, point) for one, point in pairs]
     if None in ranges:
         return f"no difference to be seen between {names}"
-    words = " and ".join(f"{measure(ends[0])} to {measure(ends[1])}" for ends in ranges if ends)
+    words = " and ".join(_span(ends) for ends in ranges if ends)
     return f"no difference to be seen between {names} ({words} infer/s)"
 
 
@@ -257,8 +269,9 @@ def _times(series: Sequence[Series], top: Top) -> str:
     ratio = top.point.throughput / low.throughput
     if ratio >= 1.1:
         return f"; {measure(ratio, 2)} times the throughput of {weakest.label}"
-    ranges = [_range_text(*pair).strip(" ()") for pair in ((top.series, top.point), (weakest, low))]
-    against = f" ({' against '.join(ranges)} infer/s)" if all(ranges) else ""
+    ranges = [_range(*pair) for pair in ((top.series, top.point), (weakest, low))]
+    spans = [_span(ends) for ends in ranges if ends]
+    against = f" ({' against '.join(spans)} infer/s)" if all(ranges) else ""
     return f"; {measure(100 * (ratio - 1), 2)}% more than {weakest.label}{against}"
 
 

@@ -240,7 +240,7 @@ def _change_marks(
 def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list[Shape]:
     """Return the steps of an ensemble with their shares of the total time."""
     left, wide = at.bars_x, at.bars_w
-    parts = [text(left, y + 18, "its steps' times, summed", 11, "muted")]
+    parts = [text(left, y + 18, "steps' times, summed", 11, "muted")]
     shown = model.shares[:_MAX_SHARES]
     for row, (name, share) in enumerate(shown):
         top = y + 32 + row * 26

@@ -181,11 +181,12 @@ class Tuning:
             words += f", within the limit of {measure(self.p99_ms)} ms"
         if self.today is not None:
             # Both predicted: a measurement beside a prediction would compare two methods.
-            words += (
-                f"; predicted from {measure(self.today.infer_per_s)} to {measure(chosen.predicted.infer_per_s)} "
-                f"infer/s, p99 from {measure(self.today.latency_p99_us / 1000)} "
-                f"to {measure(chosen.predicted.latency_p99_us / 1000)} ms"
+            before, after = (
+                (measure(one.infer_per_s), measure(one.latency_p99_us / 1000))
+                for one in (self.today, chosen.predicted)
             )
+            if before != after:
+                words += f"; predicted from {before[0]} to {after[0]} infer/s, p99 from {before[1]} to {after[1]} ms"
         return words
 
     @property
