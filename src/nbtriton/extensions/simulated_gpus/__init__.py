@@ -1,9 +1,8 @@
 """Simulated GPUs, which a server gets by ``gpus="simulated:2"``: limited memory, streams, events, and copies that take time.
 
-A model gets a `SimulatedArray` where a real GPU would give a CuPy array. NumPy's functions and
-operators work on it, as on
-CuPy's arrays, and run on the device. Only `get` brings one to the host: `numpy.asarray` and
-`numpy.from_dlpack` refuse, and an array of the host in an operation is an error with the way out.
+A model gets a `SimulatedArray` where a real GPU would give a CuPy array. NumPy's functions and operators work on it, as on
+CuPy's arrays, and run on the device. Only `get` brings one to the host: `numpy.asarray` and `numpy.from_dlpack` refuse, and an
+array of the host in an operation is an error with the way out.
 """
 
 from __future__ import annotations

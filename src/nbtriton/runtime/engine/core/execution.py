@@ -3,10 +3,9 @@
 `Execution` has the times; `Statistics` adds them up in Triton's fields (T1 to T9, integers only);
 `InferenceResult` is what a caller gets.
 
-A `Completion` determines on which thread the consequences of responses are handled. It is an
-argument of every call between
-an execution and its last response, and one of two: an instance's thread answers a batch (`BatchCompletion`), or the
-thread that waits for a request executes it itself (`InlineCompletion`). None means neither.
+A `Completion` determines on which thread the consequences of responses are handled. It is an argument of every call
+between an execution and its last response, and one of two: an instance's thread answers a batch (`BatchCompletion`), or
+the thread that waits for a request executes it itself (`InlineCompletion`). None means neither.
 """
 
 from __future__ import annotations
@@ -769,14 +768,9 @@ class Statistics:
                 "batch_stats": [
                     {
                         "batch_size": size,
-                        **{
-                            field: {"count": same.count, "ns": took}
-                            for field, took in zip(
-                                _COMPUTE,
-                                (same.input_ns, same.infer_ns, same.output_ns),
-                                strict=True,
-                            )
-                        },
+                        "compute_input": {"count": same.count, "ns": same.input_ns},
+                        "compute_infer": {"count": same.count, "ns": same.infer_ns},
+                        "compute_output": {"count": same.count, "ns": same.output_ns},
                     }
                     for size, same in sorted(self._by_size.items())
                 ],
