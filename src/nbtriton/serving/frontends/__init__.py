@@ -298,7 +298,10 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
 def _is_extensions(argument: str) -> bool:
     """Return whether an argument is the port or the options of an endpoint that an extension adds."""
     name = argument.removesuffix("_port")
-    return f"{name}_port" not in ENDPOINTS and bool(entries.place_of("endpoints", name))
+    own = (
+        argument in ENDPOINTS or f"{name}_port" in ENDPOINTS
+    )  # else all that is installed is searched
+    return not own and bool(entries.place_of("endpoints", name))
 
 
 def _added(given: Mapping[str, Any]) -> dict[str, tuple[type[Endpoint], int, Any]]:
