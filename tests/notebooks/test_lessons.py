@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from pathlib import Path
@@ -46,6 +45,8 @@ def executed(tmp_path_factory):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ALL)
 def test_it_runs_and_its_exercises_mark(name, executed):
+    import nbformat
+
     lesson = executed(name)
     print(f"{name}: first picture after {lesson.first_picture_s():.1f} s, all within {lesson.took_s:.0f} s")  # fmt: skip
     for cell in lesson.code_cells:
@@ -68,7 +69,8 @@ def test_it_runs_and_its_exercises_mark(name, executed):
             assert not given_away, one
     assert (lesson.state / "nbtriton" / "exercises.json").is_file()
     pictures = sum(len(d.get("image/png", "")) for cell in lesson.code_cells for d in shown(cell))
-    assert len(json.dumps(lesson.code_cells)) - pictures < 700_000
+    own = nbformat.from_dict({**lesson.notebook, "cells": lesson.code_cells})
+    assert len(nbformat.writes(own)) - pictures < 700_000
     assert pictures < 300_000
     assert lesson.last["mib"] < 1024
     assert lesson.last["left"] == []
