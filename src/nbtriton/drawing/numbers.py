@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 # A narrow no-break space between thousands: 12 345.
 THIN = "\u202f"
-_MINUS = "\u2212"
+MINUS = "\u2212"
 MISSING = "\u2013"
 # Nobody reads more digits than that: such numbers have an exponent.
 _LONGEST = 15
@@ -47,7 +47,7 @@ def measure(value: float, digits: int = 3) -> str:
     if rounded and math.floor(math.log10(abs(rounded))) > exponent:
         exponent += 1
     decimals = max(0, digits - 1 - exponent)
-    return f"{rounded:,.{decimals}f}".replace(",", THIN).replace("-", _MINUS)
+    return f"{rounded:,.{decimals}f}".replace(",", THIN).replace("-", MINUS)
 
 
 def lasting(ms: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from unicodedata import east_asian_width
 
-from nbtriton.drawing.numbers import MISSING, THIN, count, measure
+from nbtriton.drawing.numbers import MINUS, MISSING, THIN, count, measure
 from nbtriton.drawing.scene import text_width
 
 # Endings of column names that are units, longest first.
@@ -259,7 +259,8 @@ def _cell(value: object) -> str:
         return count(int(value))
     number = float(value)  # type: ignore[arg-type]
     # Beside numbers of its column a third decimal is enough.
-    return f"{number:.3f}" if _LEAST <= abs(number) < _SHORT else measure(number)
+    short = _LEAST <= abs(number) < _SHORT
+    return f"{number:.3f}".replace("-", MINUS) if short else measure(number)
 
 
 def _align(right: bool) -> str:

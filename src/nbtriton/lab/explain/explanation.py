@@ -281,9 +281,11 @@ def _parts_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
     return columns, [
         [
             part,
-            slow.median_us.get(part, 0.0) * per_us,
-            slow.slow_us.get(part, 0.0) * per_us,
-            more * per_us,
+            # To the third decimal: what is far shorter than its neighbours needs no third digit.
+            *(
+                round(us * per_us, 3)
+                for us in (slow.median_us.get(part, 0.0), slow.slow_us.get(part, 0.0), more)
+            ),
             PARTS[part.rpartition(": ")[2]],
         ]
         for part, more in slow.more_us.items()
