@@ -108,7 +108,7 @@ CLAIMS = {
     "best": (Series("two", (level(1, 90),)), "two is best: up to 90.0 infer/s at concurrency 1", "nbt-best"),
     "ranges overlap": (
         Series("two", (level(1, 60, 0.2),)),
-        "no difference to be seen between two and one (48.0 to 72.0 and 56.4 to 57.6 infer/s); up to 60.0",
+        "no difference in throughput to be seen between two and one (48.0 to 72.0 and 56.4 to 57.6 infer/s); up to 60.0",
         "",
     ),
     "not stable": (
@@ -155,7 +155,7 @@ def test_a_winner_is_named_only_where_the_ranges_of_the_windows_do_not_overlap(s
 def test_less_than_a_per_cent_makes_no_winner():
     alike = [Series(name, (level(1, rate, 0.001),)) for name, rate in (("one", 57), ("two", 57.4))]
     assert curve_finding(alike).startswith(
-        "no difference to be seen between one and two (56.9 to 57.1"
+        "no difference in throughput to be seen between one and two (56.9 to 57.1"
     )
 
 
@@ -168,7 +168,7 @@ def test_equal_predictions_beyond_the_profile_have_no_highest_and_no_empty_range
         )
         for name in ("one", "two")
     ]
-    said = "no difference to be seen between one (predicted) and two (predicted) (40.5 and 40.5 infer/s); "
+    said = "no difference in throughput to be seen between one (predicted) and two (predicted) (40.5 and 40.5 infer/s); "
     assert curve_finding(alike).startswith(said)
     assert curve_finding(alike).endswith("beyond the profile, p99 1.00 ms with one (predicted)")
 

@@ -251,9 +251,9 @@ def _no_difference(top: Top) -> str:
     names = " and ".join(one.label for one, _ in pairs)
     ranges = [_range(one, point) for one, point in pairs]
     if None in ranges:
-        return f"no difference to be seen between {names}"
+        return f"no difference in throughput to be seen between {names}"
     words = " and ".join(_span(ends) for ends in ranges if ends)
-    return f"no difference to be seen between {names} ({words} infer/s)"
+    return f"no difference in throughput to be seen between {names} ({words} infer/s)"
 
 
 def _times(series: Sequence[Series], top: Top) -> str:
