@@ -134,10 +134,8 @@ class _Actors:
         if timer is not None:
             timer.cancel()
         error = future.exception()
-        if (
-            timer is not None and not self._joined()
-        ):  # the kernel starts it elsewhere, once it is told
-            return
+        if timer is not None and not self._joined():
+            return  # the kernel starts it elsewhere, once it is told
         with suppress(ChannelClosed):
             self._channel.send((ENDED, number, "" if error is None else _first_line(error)))
 

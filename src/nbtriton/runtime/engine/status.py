@@ -220,18 +220,10 @@ _COLUMNS = (
     "executing", "requests", "failed", "inferences", "executions", "mean_batch_size", "queue_us", "compute_us",
 )  # fmt: skip
 
-# The columns for a narrow page; columns that exist only if they have content come early.
 # What a page shows of each model, whatever the numbers are; what only some models have follows.
 _FIRST = (
-    "model",
-    "state",
-    "queued",
-    "requests",
-    "failed",
-    "queue_us",
-    "compute_us",
-    "mean_batch_size",
-)
+    "model", "state", "queued", "requests", "failed", "queue_us", "compute_us", "mean_batch_size",
+)  # fmt: skip
 
 
 def _row(model: ModelSnapshot) -> tuple[Any, ...]:

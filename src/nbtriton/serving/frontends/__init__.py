@@ -298,9 +298,8 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
 def _is_extensions(argument: str) -> bool:
     """Return whether an argument is the port or the options of an endpoint that an extension adds."""
     name = argument.removesuffix("_port")
-    own = (
-        argument in ENDPOINTS or f"{name}_port" in ENDPOINTS
-    )  # else all that is installed is searched
+    # First: an entry that is not nbtriton's own is looked for among all that is installed.
+    own = argument in ENDPOINTS or f"{name}_port" in ENDPOINTS
     return not own and bool(entries.place_of("endpoints", name))
 
 
