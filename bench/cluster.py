@@ -395,7 +395,7 @@ def capacity(server: nt.Server) -> None:
     for name in nodes:
         server.load(_CONFIG.format(count=1, resources=f"CPU=1,{name}=1"), waiting, name=name)
     machines = {"node": {"instances": 1, "price_per_hour": 1.0, "nodes": 2}}
-    profile = nt.profile(server, "second", shapes={"IN": (1,)})
+    profile = nt.profile(server, "second", shapes={"IN": (1,)}, at_once=1)
     plan = nt.capacity(profile, request_rate=rate, p99_ms=1000, machines=machines)
     (fleet,) = (one for one in plan.fleets if one.nodes == 2)
     chance, inputs, latencies = random.Random(1), {"IN": np.ones(1, np.float32)}, list[float]()
