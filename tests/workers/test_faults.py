@@ -162,6 +162,7 @@ def test_a_request_that_was_to_be_answered_later_fails_once(server: Server):
     future.add_done_callback(answers.append)
     assert re.match(r"^Stub process 'm(_0)+' is not healthy", str(future.exception(WAIT_S)))
     assert pid(server)
+    assert until(lambda: answers)
     assert len(answers) == 1
 
 
