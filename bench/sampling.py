@@ -25,7 +25,7 @@ EVERY_S = 0.001
 STAGES: Mapping[str, str] = {
     "model.py": "the model's own execute",
     "backends/python/": "the python backend: pb_utils' requests, tensors, responses",
-    "backends/pytorch/": "the pytorch backend, the module itself included",
+    "extensions/pytorch/": "the pytorch backend, the module itself included",
     "backends/": "backends: gathering and scattering a batch",
     "scheduling/ensemble.py": "the ensemble's dataflow: what runs next",
     "scheduling/": "the scheduler's decision",

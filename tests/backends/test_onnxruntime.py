@@ -13,10 +13,10 @@ import tritonclient.http as httpclient
 
 import nbtriton as nt
 from nbtriton.common.errors import LoadError
+from nbtriton.extensions.doctor.validation import validate_repository
 from nbtriton.model.config import as_config, to_dict
 from nbtriton.runtime.engine.lifecycle.loading import complete_model
 from nbtriton.serving.frontends import serve
-from nbtriton.serving.repository.validation import validate_repository
 from tests.backends.fakes import Request, Timer
 from tests.backends.onnx_models import helper, model, same, sum_and_difference, tensor
 

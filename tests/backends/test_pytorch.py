@@ -11,19 +11,19 @@ import torch
 
 import nbtriton as nt
 from nbtriton.backends import InstanceContext, ModelContext, find_backend
-from nbtriton.backends.pytorch.core.naming import (
-    Forward,
-    InputOrder,
-    arrange_inputs,
-    arrange_outputs,
-    name_results,
-)
 from nbtriton.common.errors import (
     ConfigError,
     InternalError,
     InvalidArgumentError,
     ModelError,
     UnsupportedError,
+)
+from nbtriton.extensions.pytorch.core.naming import (
+    Forward,
+    InputOrder,
+    arrange_inputs,
+    arrange_outputs,
+    name_results,
 )
 from nbtriton.model.config import as_config, normalize
 from nbtriton.model.tensors import kind_of, to_kind

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nbtriton.common.errors import ConfigError, InternalError, LoadError
+from nbtriton.extensions.pytorch.files import save_torchscript
 from nbtriton.runtime.engine import Server
-from nbtriton.serving.repository.export.torchfiles import save_torchscript
 
 ignore_jit_warnings = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -309,8 +309,8 @@ class TwoResults(torch.nn.Module):
 
 
 def test_errors_are_of_the_statuses_of_triton():
-    from nbtriton.backends.pytorch.check import check
-    from nbtriton.backends.pytorch.core.naming import Forward
+    from nbtriton.extensions.pytorch.check import check
+    from nbtriton.extensions.pytorch.core.naming import Forward
     from nbtriton.model.config import as_config
 
     with pytest.raises(ConfigError):

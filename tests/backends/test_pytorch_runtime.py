@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import nbtriton as nt
-from nbtriton.backends.pytorch.parameters import compile_options, module_parameters, set_threads
 from nbtriton.common.errors import InternalError, InvalidArgumentError, LoadError
+from nbtriton.extensions.pytorch.parameters import compile_options, module_parameters, set_threads
 from nbtriton.model.config import as_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")

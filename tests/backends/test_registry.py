@@ -9,9 +9,9 @@ import torch
 
 from nbtriton.backends import backend_for, find_backend
 from nbtriton.backends.python import PythonBackend
-from nbtriton.backends.pytorch import PyTorchBackend
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.onnxruntime import OnnxRuntimeBackend
+from nbtriton.extensions.pytorch import PyTorchBackend
 from tests.children import run_python
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -9,8 +9,8 @@ import pytest
 import nbtriton
 from nbtriton.backends import check_runtime, find_backend
 from nbtriton.common.errors import ConfigError, LoadError
+from nbtriton.extensions.doctor.validation import validate_repository
 from nbtriton.model.config import ModelConfig
-from nbtriton.serving.repository.validation import validate_repository
 from tests.repository.models import add
 
 TENSORS = """input { name: "IN" data_type: TYPE_FP32 dims: 1 }

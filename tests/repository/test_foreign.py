@@ -12,8 +12,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common import foreign
+from nbtriton.extensions.doctor.validation import validate_repository
 from nbtriton.magics.cli import main
-from nbtriton.serving.repository.validation import validate_repository
 
 IO = """
 input { name: "IN" data_type: TYPE_FP32 dims: 4 }

@@ -7,6 +7,7 @@ of queues. A backend outside this package registers a `Backend` subclass under t
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,16 @@ WAY_OUT = (
     "to study it without, let a stand-in of its shapes run: nt.Server(stand_in=True), "
     "%triton_server --stand-in on, --stand-in of nbtriton serve, validate, perf and export"
 )
+
+
+def is_module(source: object) -> bool:
+    """Return True for an ``nn.Module`` class or object that is no ``TritonPythonModel``."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if isinstance(source, type):
+        return issubclass(source, torch.nn.Module) and source.__name__ != "TritonPythonModel"
+    return isinstance(source, torch.nn.Module)
 
 
 class RequestTrace(Protocol):

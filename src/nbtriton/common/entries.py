@@ -30,11 +30,9 @@ Kind: TypeAlias = Literal[
     "devices",
 ]
 
-# The core's own entries of each kind. Backends are asked about a source in this order: an nn.Module
-# may also have an `execute`.
+# The core's own entries of each kind.
 CORE: Mapping[str, Mapping[str, str]] = {
     "backends": {
-        "pytorch": "nbtriton.backends.pytorch:PyTorchBackend",
         "python": "nbtriton.backends.python:PythonBackend",
     }
 }

@@ -9,6 +9,7 @@ __all__ = ["ENTRY_POINTS"]
 # As in pyproject.toml, which a source tree on PYTHONPATH does not have: by kind and name.
 ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     "backends": {
+        "pytorch": "nbtriton.extensions.pytorch:PyTorchBackend",
         "onnxruntime": "nbtriton.extensions.onnxruntime:OnnxRuntimeBackend",
         "fil": "nbtriton.extensions.fil:FilBackend",
         "openvino": "nbtriton.extensions.openvino:OpenVinoBackend",
@@ -16,7 +17,10 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "identity": "nbtriton.extensions.demonstration:IdentityBackend",
         "repeat": "nbtriton.extensions.demonstration:RepeatBackend",
     },
-    "commands": {"env": "nbtriton.extensions.environments:add_env"},
+    "commands": {
+        "env": "nbtriton.extensions.environments:add_env",
+        "validate": "nbtriton.extensions.doctor.validation:add_validate",
+    },
     "devices": {"simulated": "nbtriton.extensions.simulated_gpus:SimulatedDevice"},
     "endpoints": {
         "grpc": "nbtriton.extensions.grpc.endpoint:GrpcEndpoint",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
 
+from nbtriton.backends.base import is_module
 from nbtriton.backends.signature import names_tensors
 from nbtriton.common.errors import ConfigError, nearest
 from nbtriton.magics.common import say
@@ -159,9 +159,7 @@ def find_model(
 
 def torch_modules(defined: dict[str, Any]) -> list[type]:
     """Return the torch modules that a cell defines, in order."""
-    torch = sys.modules.get("torch")
-    classes = [value for value in defined.values() if inspect.isclass(value)]
-    return [c for c in classes if torch is not None and issubclass(c, torch.nn.Module)]
+    return [value for value in defined.values() if inspect.isclass(value) and is_module(value)]
 
 
 def _describe(value: Any) -> str:

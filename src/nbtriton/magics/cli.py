@@ -1,4 +1,4 @@
-"""The command line: ``nbtriton serve``, ``validate``, ``perf``, ``export``, and what extensions add."""
+"""The command line: ``nbtriton serve``, ``perf``, ``export``, and what extensions add."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import core_is_compiled
 from nbtriton.lab.perf.settings import DATA, PERF
 from nbtriton.options.reading import float_list
-from nbtriton.options.repository import EXPORT, REPOSITORY
+from nbtriton.options.repository import EXPORT
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import given_options, only
 
@@ -80,27 +80,6 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "serve", help="serve a model repository, with tritonserver's flags", add_help=False
     )
-    validate = commands.add_parser(
-        "validate",
-        help="check every model of a repository without serving it",
-        description="Complete and check every model of a repository and print one line a model: "
-        "'NAME: OK', or 'NAME: ' and the text of Triton's error; below it what has no effect here. "
-        "Exit status 1 if any failed. Each model.py is imported, and its code runs with your rights; "
-        "not with --disable-auto-complete-config.",
-    )
-    validate.add_argument("directory", metavar="DIR", help="the model repository")
-    validate.add_argument(
-        "--print", action="store_true", dest="show", help="also print the completed configurations"
-    )
-    for name in ("auto_complete", "config_name"):
-        REPOSITORY[name].add(validate.add_argument)
-    validate.add_argument(
-        "--backend-directory",
-        metavar="DIR",
-        help="each NAME/model.py in it is a Python-based backend",
-    )
-    _add_stand_in(validate)
-    validate.set_defaults(run=_validate)
     _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
     _add_export(commands.add_parser("export", help="write a completed repository, and verify it"))
     for name, add in entries.working("commands"):
@@ -149,33 +128,6 @@ def _serve(argv: Sequence[str]) -> int:
     from nbtriton.serving.server import Server
 
     return serve_command(Server, argv)
-
-
-def _validate(arguments: argparse.Namespace) -> int:
-    from nbtriton.backends import BACKEND_DIRECTORY
-    from nbtriton.model.config import format_pbtxt
-    from nbtriton.serving.repository.validation import validate_repository
-
-    failed = False
-    directory = arguments.backend_directory
-    for finding in validate_repository(
-        arguments.directory,
-        auto_complete=arguments.auto_complete,
-        config_name=arguments.config_name,
-        settings={} if directory is None else {"": {BACKEND_DIRECTORY: directory}},
-        stand_in=arguments.stand_in,
-    ):
-        failed = failed or finding.error is not None
-        print(finding, flush=True)
-        if finding.error is not None and finding.error.hint:
-            print(f"  hint: {finding.error.hint}")
-        for path, reason in finding.ignored:
-            print(f"  {path} has no effect here: {reason}")
-        for difference in finding.differences:
-            print(f"  {difference}")
-        if arguments.show and finding.config is not None:
-            print("".join(f"  {line}\n" for line in format_pbtxt(finding.config).splitlines()))
-    return int(failed)
 
 
 def _perf(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.base import (
+    Backend,
+    BackendInstance,
+    InstanceContext,
+    ModelContext,
+    is_module,
+)
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.python.callables import complete_callable, is_callable_model, open_callable
 from nbtriton.backends.python.core.function import FunctionInstance
@@ -52,6 +58,8 @@ class PythonBackend(Backend):
     @classmethod
     def accepts(cls, source: object) -> bool:
         """Return True for a class with ``execute``, a callable, and a path to a ``.py`` file."""
+        if is_module(source):  # an nn.Module is callable, and may have an `execute`
+            return False
         if isinstance(source, type):
             return source.__name__ == "TritonPythonModel" or callable(
                 getattr(source, "execute", None)

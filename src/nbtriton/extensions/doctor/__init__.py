@@ -17,6 +17,7 @@ from nbtriton.drawing.numbers import counted
 from nbtriton.drawing.table import table_text
 from nbtriton.extensions.doctor.model_tests import LIMIT_S, model_findings
 from nbtriton.extensions.doctor.settings_rules import Finding, as_cell, settings_findings
+from nbtriton.extensions.doctor.validation import validate_repository
 from nbtriton.lab.explain.findings import IN_PROCESSES, Settings
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.model.config import (
@@ -35,7 +36,6 @@ from nbtriton.options.table import Option, read_settings, signed, table_of
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 from nbtriton.runtime.engine.diagnostics.interpreter import advice, is_waiting
 from nbtriton.runtime.engine.status import way_sentence
-from nbtriton.serving.repository.validation import validate_repository
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server

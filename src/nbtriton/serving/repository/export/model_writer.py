@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 from nbtriton.backends.base import Backend
 from nbtriton.backends.python.predictors import is_pipeline, is_predictor
@@ -235,17 +236,16 @@ class ModelWriter:
                 hint="a class, a function, an estimator, a torch module or a file can be written: make "
                 "the object in the initialize of a class TritonPythonModel",
             )
-        from nbtriton.serving.repository.export.torchfiles import save_program, save_torchscript
-
+        backend: Any = find_backend("pytorch")
         config = self._config
         config.ClearField("platform")
         config.ClearField("default_model_filename")
         config.backend = "pytorch"
         if self.torch == "export":
-            save_program(module, completed, place / "model.pt2")
+            backend.save(module, completed, place / "model.pt2")
             config.default_model_filename = "model.pt2"
             return "torch.export", modelfile.ModelFile()
-        self._notes += save_torchscript(module, completed, place / "model.pt")
+        self._notes += backend.save(module, completed, place / "model.pt")
         if self.torch == "torchscript":
             return "TorchScript", modelfile.ModelFile()
         return "TorchScript in model.py", self._write_python(

@@ -1,5 +1,5 @@
 """The pytorch backend. The package torch is imported with the first model."""
 
-from nbtriton.backends.pytorch.backend import PyTorchBackend
+from nbtriton.extensions.pytorch.backend import PyTorchBackend
 
 __all__ = ["PyTorchBackend"]

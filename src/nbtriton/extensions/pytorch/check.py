@@ -8,12 +8,12 @@ from typing import Any
 
 from nbtriton.backends.base import ModelContext
 from nbtriton.backends.described import expect, expect_input_count, model_dims
-from nbtriton.backends.pytorch.core.naming import Forward, arrange_inputs, index_of
-from nbtriton.backends.pytorch.modules import Modules
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.backends.signature import complete_signature, example_spec, read_signature
 from nbtriton.backends.tracebacks import user_code
 from nbtriton.common.errors import ConfigError, InternalError, InvalidArgumentError
+from nbtriton.extensions.pytorch.core.naming import Forward, arrange_inputs, index_of
+from nbtriton.extensions.pytorch.modules import Modules
 from nbtriton.model.config import (
     ModelConfig,
     control_types,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nbtriton.backends import BackendSettings, find_backend
+from nbtriton.backends import BACKEND_DIRECTORY, BackendSettings, find_backend
 from nbtriton.backends.devices.device_set import visible_gpus
 from nbtriton.common.errors import ConfigError, InternalError, TritonError
 from nbtriton.common.foreign import BATCH_STRATEGY, batch_strategy_in
@@ -17,10 +18,13 @@ from nbtriton.model.config import (
     Difference,
     ModelConfig,
     differences,
+    format_pbtxt,
     ignored_fields,
     is_ensemble,
     stand_in_reason,
 )
+from nbtriton.options.repository import REPOSITORY
+from nbtriton.options.server import SERVER
 from nbtriton.runtime.engine.core.dispatch import versions_to_keep
 from nbtriton.runtime.engine.lifecycle.loading import check_ensemble, check_model, complete_model
 from nbtriton.runtime.workers.environment import Environments
@@ -192,3 +196,49 @@ def _check_members(
                 f"ensemble '{name}' depends on '{step.model_name}' which has no loaded version. "
                 f"Model '{step.model_name}' loading failed with error: {error.message}"
             )  # V114
+
+
+def add_validate(validate: argparse.ArgumentParser) -> None:
+    """Check every model of a repository without serving it."""
+    validate.description = (
+        "Complete and check every model of a repository and print one line a model: "
+        "'NAME: OK', or 'NAME: ' and the text of Triton's error; below it what has no effect here. "
+        "Exit status 1 if any failed. Each model.py is imported, and its code runs with your rights; "
+        "not with --disable-auto-complete-config."
+    )
+    validate.add_argument("directory", metavar="DIR", help="the model repository")
+    validate.add_argument(
+        "--print", action="store_true", dest="show", help="also print the completed configurations"
+    )
+    for name in ("auto_complete", "config_name"):
+        REPOSITORY[name].add(validate.add_argument)
+    validate.add_argument(
+        "--backend-directory",
+        metavar="DIR",
+        help="each NAME/model.py in it is a Python-based backend",
+    )
+    replace(SERVER["stand_in"], action="store_true").add(validate.add_argument)
+    validate.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    failed = False
+    directory = arguments.backend_directory
+    for finding in validate_repository(
+        arguments.directory,
+        auto_complete=arguments.auto_complete,
+        config_name=arguments.config_name,
+        settings={} if directory is None else {"": {BACKEND_DIRECTORY: directory}},
+        stand_in=arguments.stand_in,
+    ):
+        failed = failed or finding.error is not None
+        print(finding, flush=True)
+        if finding.error is not None and finding.error.hint:
+            print(f"  hint: {finding.error.hint}")
+        for path, reason in finding.ignored:
+            print(f"  {path} has no effect here: {reason}")
+        for difference in finding.differences:
+            print(f"  {difference}")
+        if arguments.show and finding.config is not None:
+            print("".join(f"  {line}\n" for line in format_pbtxt(finding.config).splitlines()))
+    return int(failed)

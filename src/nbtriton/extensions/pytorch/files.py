@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbtriton.backends.pytorch.check import indexed_inputs
-from nbtriton.backends.pytorch.core.naming import (
+from nbtriton.common.errors import TritonError, UnsupportedError
+from nbtriton.extensions.pytorch.check import indexed_inputs
+from nbtriton.extensions.pytorch.core.naming import (
     Forward,
     arrange_inputs,
     arrange_outputs,
     name_results,
 )
-from nbtriton.backends.pytorch.modules import read_forward
-from nbtriton.common.errors import TritonError, UnsupportedError
+from nbtriton.extensions.pytorch.modules import read_forward
 from nbtriton.model.config import (
     ModelConfig,
     TensorSpec,

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
+from nbtriton.backends.base import (
+    Backend,
+    BackendInstance,
+    InstanceContext,
+    ModelContext,
+    is_module,
+)
 from nbtriton.backends.core.place import Place
 from nbtriton.backends.devices.cuda import CudaDevice
-from nbtriton.backends.devices.graphs import Graphs
 from nbtriton.backends.devices.ledger import CopyLedger
-from nbtriton.backends.pytorch.check import check, complete, indexed_inputs
-from nbtriton.backends.pytorch.core.instance import ModuleInstance
-from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_inputs
-from nbtriton.backends.pytorch.modules import Modules
-from nbtriton.backends.pytorch.parameters import (
+from nbtriton.backends.ragged import batch_input_names
+from nbtriton.common.errors import InternalError, UnsupportedError
+from nbtriton.common.packages import needed
+from nbtriton.extensions.pytorch.check import check, complete, indexed_inputs
+from nbtriton.extensions.pytorch.core.instance import ModuleInstance
+from nbtriton.extensions.pytorch.core.naming import InputOrder, arrange_inputs
+from nbtriton.extensions.pytorch.graphs import Graphs
+from nbtriton.extensions.pytorch.modules import Modules
+from nbtriton.extensions.pytorch.parameters import (
     PYTHON_RUNTIME,
     compile_options,
     module_parameters,
     set_threads,
 )
-from nbtriton.backends.ragged import batch_input_names
-from nbtriton.common.errors import InternalError, UnsupportedError
-from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig
 
 _SUFFIXES = (".pt", ".pth", ".pt2")
@@ -53,19 +58,27 @@ class PyTorchBackend(Backend):
         """Return True for an ``nn.Module`` class or object and for a path to a torch file."""
         if isinstance(source, Path):
             return source.suffix in _SUFFIXES
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return False
-        if isinstance(source, type):
-            return issubclass(source, torch.nn.Module) and source.__name__ != "TritonPythonModel"
-        return isinstance(source, torch.nn.Module)
+        return is_module(source)
+
+    @staticmethod
+    def save(module: Any, config: ModelConfig, path: Path) -> list[str]:
+        """Write a module as a file, and return notes; see `nbtriton.extensions.pytorch.files`.
+
+        A ``.pt2`` is a program of ``torch.export``, any other file is TorchScript.
+        """
+        from nbtriton.extensions.pytorch.files import save_program, save_torchscript
+
+        if path.suffix == ".pt2":
+            save_program(module, config, path)
+            return []
+        return save_torchscript(module, config, path)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
-        """Fill inputs and outputs; see `nbtriton.backends.pytorch.check`."""
+        """Fill inputs and outputs; see `nbtriton.extensions.pytorch.check`."""
         return complete(context, self._of(context))
 
     def check(self, context: ModelContext) -> None:
-        """Compare the configuration with ``forward``; see `nbtriton.backends.pytorch.check`."""
+        """Compare the configuration with ``forward``; see `nbtriton.extensions.pytorch.check`."""
         check(context.config, self._of(context).forward())
         module_parameters(context.config)
 

@@ -10,11 +10,11 @@ import numpy as np
 from nbtriton.backends.base import BackendRequest, BatchTimer, Response
 from nbtriton.backends.core.batching import BatchInstance, gather_inputs
 from nbtriton.backends.core.place import Place
-from nbtriton.backends.pytorch.core.naming import InputOrder, arrange_outputs, name_results
 from nbtriton.backends.read_only import check_unchanged, versions_of
 from nbtriton.backends.tracebacks import model_error
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.common.errors import TritonError as EngineError
+from nbtriton.extensions.pytorch.core.naming import InputOrder, arrange_outputs, name_results
 from nbtriton.model.config import ModelConfig, output_types, reads_only
 from nbtriton.model.tensors import (
     Array,
@@ -47,7 +47,7 @@ class ModuleInstance(BatchInstance):
         The device of inputs; None leaves them where they are (KIND_MODEL).
     config : ModelConfig
     order : InputOrder
-    parameters : nbtriton.backends.pytorch.parameters.ModuleParameters
+    parameters : nbtriton.extensions.pytorch.parameters.ModuleParameters
     place : Place, optional
         On a GPU.
     graphs : nbtriton.backends.devices.Graphs, optional

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
-from nbtriton.backends.pytorch.core.naming import Forward
 from nbtriton.backends.tracebacks import PRIVATE_PACKAGE, user_code
 from nbtriton.common.errors import InternalError
+from nbtriton.extensions.pytorch.core.naming import Forward
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ class Modules:
         A class is instantiated without arguments. A module object is copied: further training in the notebook
         does not change the served model, and the notebook's object stays in its mode. A ``.pt2`` file is a
         ``torch.export`` program, every other file TorchScript; of a directory, or a ``.py`` file, see
-        `nbtriton.backends.pytorch.modules`.
+        `nbtriton.extensions.pytorch.modules`.
     compiled : dict, optional
         Arguments of ``torch.compile``, for modules that are not TorchScript.
     """
