@@ -915,6 +915,18 @@ def test_many_futures_are_waited_for_while_they_are_answered(server: Server):
         assert set(concurrent.futures.as_completed(futures, WAIT_S)) == set(futures)
 
 
+def test_the_state_stands_still_while_a_waiter_is_added(server: Server, gate: Gate):
+    """`concurrent.futures.wait` would count a future as done, and its end as that of another one."""
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": ones()})
+    with future._condition:
+        gate.open()
+        future.result(WAIT_S)
+        assert future._state == "PENDING"
+    assert concurrent.futures.wait([future], WAIT_S).done == {future}
+    assert future._state == "FINISHED"
+
+
 def test_an_asynchronous_stream(server: Server):
     server.load(echo(DECOUPLED), streaming(), name="s")
     server.load(echo(), lambda IN: {"OUT": IN}, name="m")

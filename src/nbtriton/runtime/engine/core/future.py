@@ -197,7 +197,7 @@ class InferenceFuture:
 
     @property
     def _state(self) -> str:
-        if not self._done:
+        if not self._waiter_group().notified:
             return "PENDING"
         return "CANCELLED_AND_NOTIFIED" if self.cancelled() else "FINISHED"
 
@@ -282,17 +282,23 @@ class InferenceFuture:
 
 
 class _WaiterGroup:
-    """Waiters for several futures, in the protocol of `concurrent.futures`."""
+    """Waiters for several futures, in the protocol of `concurrent.futures`.
 
-    __slots__ = ("lock", "waiters")
+    Who holds the lock of a future counts those that are not done, and adds a waiter that counts
+    their ends: in between the future's state must not change.
+    """
+
+    __slots__ = ("lock", "notified", "waiters")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.notified = False
         self.waiters: list[Any] = []
 
     def notify(self, future: InferenceFuture) -> None:
         """Notify all waiters that a future is done."""
         with self.lock:
+            self.notified = True
             for waiter in self.waiters:
                 if future.cancelled():
                     waiter.add_cancelled(future)
