@@ -105,7 +105,7 @@ class LocalModules:
             _live.remove(self)
             self._modules = {}
             # A newer load of the same folders may own these names now.
-            left = [one for one in sys.modules.copy().items() if self.holds(one[1])]
+            left = [one for one in self._among(sys.modules.copy()).items() if self.holds(one[1])]
             _replace([name for name, m in left if not any(o.holds(m) for o in _live)], {})
             used = {directory for other in _live for directory in other.directories}
             for directory in _appended.intersection(self.directories) - used:
@@ -163,31 +163,45 @@ class LocalModules:
     @contextmanager
     def _own_names(self) -> Iterator[None]:
         """Make the names of these modules refer to these modules on this thread."""
-        before, clashes = self._present(), self.clashes()
+        known = sys.modules.copy()
+        before, clashes = self._among(known), self.clashes()
         _replace(before, self._modules)
         finder = _Finder(self.names, self.directories)
         sys.meta_path.insert(0, finder)
         try:
             yield
         except BaseException:
-            _replace(self._present(), before)
+            _replace(self._among(sys.modules.copy()), before)
             raise
         finally:
             sys.meta_path.remove(finder)
-        self._modules = self._present()
+        modules = sys.modules.copy().items()
+        self._modules = self._among(
+            {name: one for name, one in modules if name in before or known.get(name) is not one}
+        )
         # Modules of an earlier load are replaced; another model's, and the notebook's, are not.
         _replace(
             [name for name in self._modules if name.partition(".")[0] in clashes],
             {n: module for n, module in before.items() if n.partition(".")[0] in clashes},
         )
 
-    def _present(self) -> dict[str, ModuleType]:
-        """Return the modules of `sys.modules` with a name of these, or in their folders."""
-        return {
-            name: module
-            for name, module in sys.modules.copy().items()
-            if name.partition(".")[0] in self.names or self.holds(module)
-        }
+    def _among(self, modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
+        """Return the modules with a name of these, or in their folders.
+
+        Where a package has a file, its modules are beside it: of some thousand modules few are looked at.
+        """
+        tops: dict[str, bool | None] = {}
+        found = {}
+        for name, module in modules.items():
+            top = name.partition(".")[0]
+            if top not in tops:
+                package = sys.modules.get(top)
+                has_file = isinstance(package, ModuleType) and vars(package).get("__file__")
+                tops[top] = top in self.names or (self.holds(package) if has_file else None)
+            held = tops[top]
+            if self.holds(module) if held is None else held:
+                found[name] = module
+        return found
 
     def holds(self, module: object) -> bool:
         """Return whether a module is in the model's folders."""
