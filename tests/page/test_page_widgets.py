@@ -416,11 +416,18 @@ COLLISIONS = """() => {
 }"""
 
 
+# A view sees its width after the frame that has it is laid out.
+REBUILT = """(width) => new Promise((done) => {
+  const look = () => requestAnimationFrame(innerWidth === width ? () => requestAnimationFrame(done) : look);
+  look();
+})"""
+
+
 def spread(page, width, *, script=True):
     """Give a page another width; return the sizes of its texts and whether it fits."""
     page.set_viewport_size({"width": width, "height": 700})
     if script:  # the view is built anew for another width
-        page.evaluate("new Promise((done) => setTimeout(() => requestAnimationFrame(done), 50))")
+        page.evaluate(REBUILT, width)
     cards = (
         page.locator("svg")
         .filter(visible=True)

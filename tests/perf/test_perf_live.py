@@ -90,7 +90,12 @@ def load(server, function, config="max_batch_size: 8 dynamic_batching {}"):
 
 
 def test_closed_loop_keeps_exactly_n_outstanding(server):
-    report = nt.perf(server, "double", concurrency=4, request_count=200)
+    gate = Gate(first=0)  # no request is answered before all four are sent
+    load(server, gate.model())
+    report = nt.perf(
+        server, "gated", concurrency=4, request_count=200,
+        observer=lambda _: server.most < 4 or gate.open.set(),
+    )  # fmt: skip
     (point,) = report.points
     assert server.most == 4
     assert server.outstanding == 0

@@ -149,7 +149,7 @@ def minimize_memory(hungry: str) -> None:
         server.load(text, hungry)
         found = Profile("hungry", {"hungry": model_profile(text, {(1, 1): 2.0, (8, 4): 2.0})})
         best = nt.tune(
-            server, "hungry", minimize="memory", concurrency=1, instances=[1, 2], duration_s=1,
+            server, "hungry", minimize="memory", concurrency=1, instances=[1, 2], duration_s=FOREVER_S,
             finalists=1, max_batch_size=[8], max_queue_delay_us=[0], profile=found,
         )  # fmt: skip
         assert best.models["hungry"]["instances"] == 1
@@ -277,7 +277,7 @@ def test_a_model_is_tuned_and_the_best_applied():
         text = format_pbtxt(server.config("sleeps"))
         found = Profile("sleeps", {"sleeps": model_profile(text, {(1, 1): 3.1, (1, 2): 3.1})})
         best = nt.tune(
-            server, "sleeps", instances=[1, 2], max_queue_delay_us=[0], duration_s=5, finalists=1,
+            server, "sleeps", instances=[1, 2], max_queue_delay_us=[0], duration_s=FOREVER_S, finalists=1,
             profile=found, observer=seen.append,
         )  # fmt: skip
         assert any("configurations simulated" in progress.what for progress in seen)
