@@ -275,9 +275,9 @@ def test_the_schedulers_mark_a_prediction(tmp_path):
         ([4, 2, 1], ("Batch 1 left with 3 rows (requests 1, 2 and 3), not 4: because a preferred size was "
          "reached (3), at 2 ms.")),
         ([3, 3, 1], ("Batch 2 left with 1 row (request 4), not 3: because its oldest request had come at 2 "
-         "ms, and max_queue_delay_microseconds (3000 us) ran out at 5 ms; an instance was free at 7 ms.")),
+         "ms, and max_queue_delay_microseconds (3000 µs) ran out at 5 ms; an instance was free at 7 ms.")),
         ([3, 1], ("Batch 3 left with 2 rows (requests 5 and 6), which is missing in yours: because its "
-         "oldest request had come at 10 ms, and max_queue_delay_microseconds (3000 us) ran out at 13 ms. "
+         "oldest request had come at 10 ms, and max_queue_delay_microseconds (3000 µs) ran out at 13 ms. "
          "In all they carry 7 rows, yours 4.")),
         ([3, 1, 2, 1, 1], ("Batch 4 was the last one; it left with 1 row (request 7). In all they carry 7 "
          "rows, yours 8.")),
@@ -291,7 +291,7 @@ def test_the_schedulers_mark_a_prediction(tmp_path):
 
 def test_a_prediction_says_what_comes():
     assert which_leave.question.startswith("Which batches leave?")
-    assert "a queue delay of 3000 us, preferred sizes 3" in which_leave.question
+    assert "a queue delay of 3000 µs, preferred sizes 3" in which_leave.question
     assert "0 1 2 2 10 12 40 ms" in which_leave.question
     hidden = picture_of(run(which_leave.scenario), hidden=True)
     assert not hidden.batches

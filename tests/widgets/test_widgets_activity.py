@@ -180,7 +180,7 @@ def ensemble(at):
     return replace(loaded("pipeline", at), platform="ensemble", instances=())
 
 
-def test_models_come_in_the_order_of_their_pipeline_with_shares_of_time():
+def test_models_come_in_the_order_of_their_pipeline_with_their_steps():
     models = (loaded("a", 0), ensemble(0), loaded("z", 0), loaded("b", 0))
     order = pipelines(models, lambda name: {"pipeline": ["z", "a"]}[name])
     assert [name for name, _ in order] == ["pipeline", "z", "a", "b"]
@@ -190,9 +190,7 @@ def test_models_come_in_the_order_of_their_pipeline_with_shares_of_time():
     )
     shown = activities(found, pipeline=order)
     assert [one.name for one in shown] == ["pipeline", "z", "a", "b"]
-    assert shown[0].shares == (("z", pytest.approx(0.75)), ("a", pytest.approx(0.25)))
-    # Without the ensemble's steps on show their time is known all the same.
-    assert activities(found, ["pipeline"], pipeline=order)[0].shares == shown[0].shares
+    assert [name for name, _ in shown[0].shares] == ["z", "a"]
 
 
 def test_a_change_of_the_configuration_is_marked_where_it_was():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.drawing.numbers import MISSING
 from nbtriton.lab.explain.traffic import read_traffic
 from nbtriton.widgets.dag import DagView
 from nbtriton.widgets.publisher import Hub
+from nbtriton.widgets.watch import WatchView
 from tests.children import run_python
 from tests.until import until
 
@@ -93,6 +96,24 @@ def test_the_sentence_names_the_step_with_the_largest_share(server):
     assert int(said[2]) == round(100 * found.shares[largest])
     assert "the last 4 requests took" in found.finding
     assert said[0].split(",")[0] in nt.why(server, "outer").findings[0]
+
+
+def test_the_cards_of_ensembles_have_the_shares_of_the_graph(server):
+    server.load(ensemble("double"), name="unasked")
+    watch = WatchView(server, ["outer", "inner", "unasked"], on_hub=Hub(threaded=False))
+    drawn = ET.fromstring(watch.static().svg)
+    shares = {
+        card.get("data-model"): [
+            text.text for text in card.iter() if text.get("data-role") == "share-text"
+        ]
+        for card in drawn.iter()
+        if card.get("class") == "nbt-model"
+    }
+    outer, inner = (read_traffic(server, name).shares for name in ("outer", "inner"))
+    # A step that is an ensemble has those of its own steps.
+    assert shares["outer"] == [f"{outer['0']:.0%}", f"{outer['1.0'] + outer['1.1']:.0%}"]
+    assert shares["inner"] == [f"{share:.0%}" for share in inner.values()]
+    assert shares["unasked"] == [MISSING]
 
 
 def test_the_graph_has_totals_calls_and_errors_in_every_form(server):

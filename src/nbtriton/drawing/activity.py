@@ -47,7 +47,7 @@ class ModelActivity:
     changes : tuple of (float, str)
         How many seconds ago its configuration changed, and what it changed to.
     shares : tuple of (str, float)
-        The steps of an ensemble, and their shares of the time that all steps took, 0 to 1.
+        The steps of an ensemble, and their shares of its requests' time, 0 to 1; NaN where none is recorded.
     """
 
     name: str

@@ -467,7 +467,7 @@ def details_of(node: Node) -> tuple[tuple[str, str], ...]:
     traffic = node.traffic
     if traffic is None or not (traffic.inferences or traffic.failed):
         return tuple(rows)
-    rows.append(("share of the time", f"{traffic.share:.0%}"))
+    rows.append(("share of the requests' time", f"{traffic.share:.0%}"))
     done = f"{count(traffic.inferences)} in {counted(traffic.executions, 'execution')}"
     rows.append(("inferences", done if traffic.executions else count(traffic.inferences)))
     if traffic.batch_sizes:

@@ -23,6 +23,7 @@ from nbtriton.drawing.scene import (
     SERIES_ROLES,
     TEXT,
     TITLE,
+    WIDTHS,
     Area,
     Shape,
     figure,
@@ -37,9 +38,8 @@ from nbtriton.drawing.scene import (
 
 # With more configurations than this, each has its own pair of panels.
 _TOGETHER = 4
-_WIDTH = 800.0
-# For a page of 600 pixels, and for wider ones.
-_WIDTHS = (540.0, _WIDTH)
+# For a page of 600 pixels, and for wider ones: on a wide screen the numbers stand beside it.
+_WIDTHS = WIDTHS[:2]
 _LEFT, _RIGHT = 58.0, 14.0
 _CAPTION, _AXIS = 22.0, 20.0
 _LINE = 15.0
@@ -66,7 +66,7 @@ def curve_scene(
     series: Sequence[Series],
     *,
     title: str = "",
-    width: float = _WIDTH,
+    width: float = _WIDTHS[1],
     target_ms: float | None = None,
     limits: Limits | None = None,
     finding: str = "",

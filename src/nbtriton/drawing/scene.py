@@ -267,10 +267,14 @@ def text_width(line: str, size: float, *, bold: bool = False) -> float:
 def shortened(
     line: str, room: float, size: float, *, bold: bool = False, keep_end: bool = False
 ) -> str:
-    """Cut a line of text to a width in pixels, with an ellipsis where something is left out."""
-    while text_width(line, size, bold=bold) > room and len(line) > 4:
-        line = "…" + line[2:] if keep_end else line[:-2] + "…"
-    return line
+    """Cut a line of text to a width in pixels, with an ellipsis where something is left out: in its middle with `keep_end`."""
+    short = line
+    for kept in range(len(line) - 1, 2, -1):
+        if text_width(short, size, bold=bold) <= room:
+            break
+        tail = kept // 2 if keep_end else 0
+        short = f"{line[: kept - tail]}…{line[len(line) - tail :]}"
+    return short
 
 
 def wrapped(line: str, room: float, size: float, *, bold: bool = True) -> list[str]:
@@ -283,6 +287,14 @@ def wrapped(line: str, room: float, size: float, *, bold: bool = True) -> list[s
         else:
             lines[-1] = longer
     return lines
+
+
+def beside(picture: str, rest: str) -> str:
+    """Put a picture and what belongs to it side by side where the page has room for both."""
+    return (
+        '<div style="display:flex;flex-wrap:wrap;gap:0 24px;align-items:flex-start">'
+        f'<div style="flex:0 1 {WIDTHS[1]:g}px;min-width:0">{picture}</div><div style="min-width:0">{rest}</div></div>'
+    )
 
 
 def fitting(scenes: Sequence[Shape]) -> str:

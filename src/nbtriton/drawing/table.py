@@ -47,6 +47,8 @@ class Column:
         """Read a name such as ``p99_ms`` as ``p99`` in milliseconds."""
         if name == "infer_per_s":
             return cls("throughput", "infer/s")
+        if name.startswith("us_per_"):
+            return cls(name.removeprefix("us_").replace("_", " "), "µs")
         for ending, unit in _UNITS:
             if name.endswith(ending) and name != ending:
                 words = name.removesuffix(ending).replace("_", " ")

@@ -256,25 +256,47 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
             **ink(bar.mark.role, "s1" if bar.failed else bar.mark.role),
         )
     ]  # fmt: skip
-    found += _pattern(bar.mark, begin, top + 2, width, _LANE_H - 4)
+    found += pattern_of(bar.mark, begin, top + 2, width, _LANE_H - 4)
     texts = [f"{bar.mark.letter} {bar.rows}", bar.mark.letter]
     if bar.open:
         found.append(_ragged(begin + width, top + 2, _LANE_H - 4, bar.mark.role))
         texts.insert(0, f"{texts[0]} · running {lasting(bar.end_ms - bar.begin_ms)}")
-    for words in texts:
-        if text_width(words, 11, bold=True) + 4 <= width:
-            middle = begin + width / 2
-            if bar.mark.pattern:
-                wide = text_width(words, 11, bold=True)
-                found.append(
-                    shape("rect", x=middle - wide / 2, y=top + 6, width=wide, height=12, opacity=0.7, **ink("bg"))
-                )  # fmt: skip
-            found.append(text(middle, top + 16, words, 11, "fg", "middle", bold=True))
-            break
+    return [*found, *words_on(bar.mark, texts, begin, top, width)]
+
+
+def words_on(mark: Mark, texts: Sequence[str], x: float, top: float, width: float) -> list[Shape]:
+    """Write the first text that fits on a batch of a lane, legible on the pattern of its mark."""
+    words = next((one for one in texts if text_width(one, 11, bold=True) + 4 <= width), "")
+    if not words:
+        return []
+    middle, wide = x + width / 2, text_width(words, 11, bold=True)
+    found = [text(middle, top + 16, words, 11, "fg", "middle", bold=True)]
+    if mark.pattern:
+        found.insert(
+            0,
+            shape(
+                "rect",
+                x=middle - wide / 2,
+                y=top + 6,
+                width=wide,
+                height=12,
+                opacity=0.7,
+                **ink("bg"),
+            ),
+        )
     return found
 
 
-def _pattern(mark: Mark, x: float, y: float, width: float, height: float) -> list[Shape]:
+def swatch(mark: Mark, x: float, y: float) -> list[Shape]:
+    """Return a sample of a mark for a legend, 18 by 12 pixels."""
+    filled = shape(
+        "rect", x=x, y=y, width=18, height=12, rx=2, opacity=0.4, **ink(mark.role, mark.role)
+    )
+    return [filled, *pattern_of(mark, x, y, 18, 12)]
+
+
+def pattern_of(mark: Mark, x: float, y: float, width: float, height: float) -> list[Shape]:
+    """Return the lines of a mark's pattern over a bar."""
     return [
         shape(
             "path", d=f"M{x:.1f} {y + height * at:.1f}h{width:.1f}", stroke_width=height * thick,
@@ -342,11 +364,7 @@ def _legend(marks: Sequence[Mark], y: float, room: float) -> tuple[list[Shape], 
         width = text_width(words, 11) + 40
         if x > 20 and x + width > room - 16:
             x, y = 20.0, y + 18
-        found.append(
-            shape("rect", x=x, y=y - 1, width=18, height=12, rx=2, opacity=0.4,
-                  **ink(mark.role, mark.role))
-        )  # fmt: skip
-        found += _pattern(mark, x, y - 1, 18, 12)
+        found += swatch(mark, x, y - 1)
         found.append(text(x + 24, y + 9, words, 11, "fg"))
         x += width
     return found, y + 18 if marks else y

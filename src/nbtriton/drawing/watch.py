@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 from nbtriton.drawing.activity import ModelActivity
-from nbtriton.drawing.numbers import count, counted, measure, nice_ceiling, sparkline
+from nbtriton.drawing.numbers import MISSING, count, counted, measure, nice_ceiling, sparkline
 from nbtriton.drawing.scene import (
     TEXT,
     TITLE,
@@ -82,7 +82,7 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
     cards = []
     # One scale for all: equal heights are equal values.
     high = nice_ceiling(max((max(model.depths, default=0) for model in models), default=0))
-    compact = len(models) > _MAX_CARDS
+    compact = not has_cards(models)
     idle = [model for model in models if compact and is_idle(model)]
     for model in models:
         if model in idle:
@@ -116,6 +116,11 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
     )
 
 
+def has_cards(models: Sequence[ModelActivity]) -> bool:
+    """Return True for so few models that each has a card."""
+    return len(models) <= _MAX_CARDS
+
+
 def is_idle(model: ModelActivity) -> bool:
     """Return True for a model that can serve and had nothing to do in what is drawn."""
     inside = model.queued + model.executing
@@ -124,7 +129,7 @@ def is_idle(model: ModelActivity) -> bool:
 
 def busy_first(models: Sequence[ModelActivity]) -> tuple[ModelActivity, ...]:
     """Return the models as they stand: more than have cards by their share of busy time, those at rest last."""
-    if len(models) <= _MAX_CARDS:
+    if has_cards(models):
         return tuple(models)
     # In tenths: what is about equally busy keeps its place.
     return tuple(sorted(models, key=lambda one: (is_idle(one), -round(one.busy, 1))))
@@ -238,18 +243,20 @@ def _change_marks(
 
 
 def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list[Shape]:
-    """Return the steps of an ensemble with their shares of the total time."""
+    """Return the steps of an ensemble with their shares of its requests' time."""
     left, wide = at.bars_x, at.bars_w
-    parts = [text(left, y + 18, "steps' times, summed", 11, "muted")]
+    parts = [text(left, y + 18, "of the requests' time", 11, "muted")]
     shown = model.shares[:_MAX_SHARES]
     for row, (name, share) in enumerate(shown):
         top = y + 32 + row * 26
+        known = 0.0 if math.isnan(share) else share
+        words = MISSING if math.isnan(share) else f"{share:.0%}"
         parts += [
             text(left, top + 6, shortened(name, wide - 44, 11), 11, "fg"),
-            text(left + wide, top + 6, f"{share * 100:.0f}%", 11, "fg", "end", data_role="share-text"),
+            text(left + wide, top + 6, words, 11, "fg", "end", data_role="share-text"),
             shape("rect", x=left, y=top + 10, width=wide, height=7, rx=2, **ink("bg", "line")),
             shape(
-                "rect", x=left, y=top + 10, width=wide * share, height=7, rx=2,
+                "rect", x=left, y=top + 10, width=wide * known, height=7, rx=2,
                 data_role="share", data_room=wide, **ink("s3"),
             ),
         ]  # fmt: skip
@@ -533,7 +540,7 @@ def watch_html(models: Sequence[ModelActivity], traffic: str = "", *, span_s: fl
     table = f'<div style="overflow-x:auto">{table_html(columns, rows, cls="nbt-watch-table")}</div>'
     said = watch_finding(models, traffic, span_s=span_s)
     finding = (
-        f'<p style="margin:2px 0 6px;font-size:14px;font-weight:600">{escape(said)}</p>'
+        f'<p style="margin:2px 0 6px;max-width:{WIDTHS[2]:g}px;font-size:14px;font-weight:600">{escape(said)}</p>'
         if said
         else ""
     )

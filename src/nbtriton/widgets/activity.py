@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
@@ -52,31 +52,9 @@ def activities(
     order = list(dict.fromkeys(name for name, _ in pipeline))
     place = {name: at for at, name in enumerate(order)}
     found.sort(key=lambda one: place.get(one.name, len(place)))
-    spent = {
-        one.model.name: _spent(one, history.now_ns, int(span_s * _NS)) for one in history.models
-    }
-    steps = dict(pipeline)
-    return tuple(
-        replace(one, shares=_shares(steps.get(one.name, ()), spent))
-        if one.platform == "ensemble"
-        else one
-        for one in found
-    )
-
-
-def _spent(one: ModelHistorySnapshot, now_ns: int, span_ns: int) -> int:
-    """Return how long its requests waited and computed within the span."""
-    moments = _within(one.moments, now_ns - span_ns)
-    if not moments:
-        return 0
-    first, last = moments[0], moments[-1]
-    return last.queue_ns + last.compute_ns - first.queue_ns - first.compute_ns
-
-
-def _shares(steps: Sequence[str], spent: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
-    steps = tuple(dict.fromkeys(steps))
-    total = sum(spent.get(step, 0) for step in steps)
-    return tuple((step, spent.get(step, 0) / total if total else 0.0) for step in steps)
+    # Shares are those of recorded requests, which are not read here.
+    steps = {name: dict.fromkeys(models, math.nan) for name, models in pipeline}
+    return tuple(replace(one, shares=tuple(steps.get(one.name, {}).items())) for one in found)
 
 
 def covered_s(history: ServerHistory, names: Sequence[str] = (), *, span_s: float = 30.0) -> float:

@@ -12,7 +12,7 @@ from nbtriton.drawing.curve import Series, curve_finding, curve_text
 from nbtriton.drawing.dag import dag_scene, dag_text, details_of, traffic_line
 from nbtriton.drawing.graph import Graph, topological
 from nbtriton.drawing.panels import curve_scenes
-from nbtriton.drawing.scene import Shape, fitting, to_svg
+from nbtriton.drawing.scene import WIDTHS, Shape, fitting, to_svg
 from nbtriton.drawing.table import table_html, table_text
 
 
@@ -55,14 +55,10 @@ def marked(place: str, html: str) -> str:
     return f'<div class="nbt-place {place}">{html}</div>'
 
 
-# Widths for a page of 600 pixels, a notebook with its file browser open, and a wide screen.
-_WIDTHS = (540.0, 800.0, 1080.0)
-
-
 def dag_scenes(graph: Graph) -> list[Shape]:
     """Return the picture of a graph for pages of different widths, narrowest first."""
     scenes: list[Shape] = []
-    for width in _WIDTHS:
+    for width in WIDTHS:
         scene = dag_scene(graph, width)
         if not scenes or scene != scenes[-1]:
             scenes.append(scene)
@@ -104,7 +100,7 @@ def curve_view(
         f'<div class="nbt-curve nbt-static nbt-chart" data-name="{escape(title)}">{fitting(scenes)}'
         f"<details><summary>the numbers as a table</summary>{table}</details></div>"
     )
-    return StaticView(html, words, to_svg(scenes[-1]))
+    return StaticView(html, words, to_svg(scenes[1]))
 
 
 def curve_rows(series: Sequence[Series]) -> tuple[list[str], list[list[object]]]:

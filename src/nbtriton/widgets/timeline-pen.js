@@ -54,7 +54,7 @@ function rolePen(root) {
     return pen.measureText(text).width;
   };
 
-  /** A text cut to its room; the names of lanes differ at their ends. It is kept: measuring costs more than drawing.
+  /** A text cut to its room; the names of lanes differ at both ends. It is kept: measuring costs more than drawing.
    * @param {string} text @param {boolean} keep_end @param {number} room @param {boolean} bold */
   const cut = (text, keep_end, room, bold) => {
     const key = `${keep_end} ${Math.round(room)} ${bold} ${text}`;
@@ -62,7 +62,7 @@ function rolePen(root) {
     if (words !== undefined) return words;
     let [least, most] = [Math.min(3, text.length), text.length];
     const shortened = (/** @type {number} */ many) =>
-      many === text.length ? text : keep_end ? `…${text.slice(-many)}` : `${text.slice(0, many)}…`;
+      many === text.length ? text : `${text.slice(0, Math.ceil(many / (keep_end ? 2 : 1)))}…${keep_end ? text.slice(-Math.floor(many / 2)) : ""}`;
     while (least < most) {
       const middle = Math.ceil((least + most) / 2);
       if (width(shortened(middle), bold) > room) most = middle - 1;

@@ -257,10 +257,10 @@ function render({ model, el }) {
         .map((age) => `M${(x + (1 - age / span) * width).toFixed(1)} ${y}v${height}`).join(""));
     }
     of_role("share").forEach((bar, k) => {
-      bar.setAttribute("width", (Number(bar.getAttribute("data-room")) * (data.shares[k] ?? 0)).toFixed(1));
+      bar.setAttribute("width", (Number(bar.getAttribute("data-room")) * (data.shares[k] || 0)).toFixed(1));
     });
     of_role("share-text").forEach((text, k) => {
-      write(text, `${Math.round((data.shares[k] ?? 0) * 100)}%`);
+      write(text, data.shares[k] >= 0 ? `${Math.round(data.shares[k] * 100)}%` : "\u2013");
     });
     const most = Math.max(0, ...data.bins);
     write(part("bar-title"), `batch sizes ${data.recent ? "in this time" : "since load"}`);

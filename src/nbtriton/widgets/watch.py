@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from nbtriton.drawing.activity import ModelActivity
 from nbtriton.drawing.scene import to_json
 from nbtriton.drawing.watch import (
     busy_first,
+    has_cards,
     is_idle,
     leading,
     watch_finding,
@@ -22,7 +24,7 @@ from nbtriton.drawing.watch import (
     watch_table,
     watch_text,
 )
-from nbtriton.lab.explain.traffic import read_traffic
+from nbtriton.lab.explain.traffic import PipelineTraffic, read_traffic
 from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import RequestRecord, ServerHistory
 from nbtriton.runtime.engine.status import Pipeline, pipelines, steps_of
@@ -70,7 +72,7 @@ class WatchView(SelectingView):
         self._places: dict[tuple[str, int], int] = {}
         self._idle: frozenset[str] = frozenset()
         self._placed_s = -float("inf")
-        self._traffic = ""
+        self._traffic: dict[str, PipelineTraffic] = {}
         self._traffic_s = -float("inf")
         super().__init__(span_s=span_s, **options)
         self.refresh()
@@ -115,21 +117,35 @@ class WatchView(SelectingView):
         else:
             self._idle, self._placed_s = idle, now
             self._places = {(one.name, one.version): at for at, one in enumerate(found)}
-        return found
+        return self._with_shares(found)
 
-    def _sentence(self, models: Sequence[ModelActivity]) -> str:
-        """Return where the time of the recorded requests goes, read once a second at most."""
-        top = leading(models)
-        if top is None:
-            return ""
-        now = self._clock()
+    def _with_shares(self, models: tuple[ModelActivity, ...]) -> tuple[ModelActivity, ...]:
+        """Return the models with their steps' shares of the requests' time; records are read once a second at most."""
+        now, top = self._clock(), leading(models)
         if self.resting or now - self._traffic_s >= _TRAFFIC_S:
             self._traffic_s = now
-            found = read_traffic(self._server, top.name)
-            said = found.finding if found.bottleneck else f"{top.name}: {found.finding}"
-            advice = f"; %triton_why {quoted(found.waits_for)} says what to change"
-            self._traffic = said + (advice if found.waits_for else "")
-        return self._traffic
+            names = {one.name for one in models if one.shares and has_cards(models)}
+            names |= {top.name} if top else set()
+            self._traffic = {name: read_traffic(self._server, name) for name in names}
+        read = {name: found.steps for name, found in self._traffic.items() if found.steps}
+        return tuple(
+            replace(
+                one, shares=tuple((name, read[one.name].get(name, 0.0)) for name, _ in one.shares)
+            )
+            if one.name in read
+            else one
+            for one in models
+        )
+
+    def _sentence(self, models: Sequence[ModelActivity]) -> str:
+        """Return where the time of the recorded requests goes."""
+        top = leading(models)
+        found = self._traffic.get(top.name) if top else None
+        if not top or not found:
+            return ""
+        said = found.finding if found.bottleneck else f"{top.name}: {found.finding}"
+        advice = f"; %triton_why {quoted(found.waits_for)} says what to change"
+        return said + (advice if found.waits_for else "")
 
     def _pipeline(self, history: ServerHistory) -> Pipeline:
         """Return the order of the models; configurations are read only when models are loaded or unloaded."""

@@ -83,7 +83,7 @@ def bounces(frame: pd.DataFrame) -> list[str]:
         came = ", ".join(one for one in dict.fromkeys(back["reader"]) if BY_LINE not in one)
         found.append(
             f"'{step}' takes {left or 'what it reads'} to the host and {came or 'its result'} back to a GPU: "
-            f"{rows['bytes'].sum() / requests:,.0f} bytes and {us:,.0f} us ({rows['clock'].iloc[0]}) a request, as "
+            f"{rows['bytes'].sum() / requests:,.0f} bytes and {us:,.0f} µs ({rows['clock'].iloc[0]}) a request, as "
             + "; ".join(dict.fromkeys(out["cause"]))
         )
     return found

@@ -139,7 +139,7 @@ def _what_comes(scenario: Scenario) -> str:
             batching = config.dynamic_batching
             parts.append("dynamic_batching")
             if batching.max_queue_delay_microseconds:
-                parts.append(f"a queue delay of {batching.max_queue_delay_microseconds} us")
+                parts.append(f"a queue delay of {batching.max_queue_delay_microseconds} µs")
             if preferred_of(config):
                 sizes = listed([str(size) for size in preferred_of(config)])
                 parts.append(f"preferred sizes {sizes}")

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nbtriton.drawing.numbers import measure, nice_ticks, plain
-from nbtriton.drawing.scene import Shape, figure, ink, shape, shortened, text, text_width, wrapped
+from nbtriton.drawing.scene import (
+    Shape,
+    figure,
+    ink,
+    shape,
+    shortened,
+    text,
+    text_width,
+    wrapped,
+)
+from nbtriton.drawing.timeline import pattern_of, swatch, words_on
 from nbtriton.extensions.lessons.stage import (
     FigureBatch,
     FigurePicture,
@@ -165,14 +175,11 @@ def _bar(batch: FigureBatch, x: _Scale, y: float) -> list[Shape]:
         rect(
             begin, y + 2, width, _LANE_H - 4, shape("title", title), opacity=0.4, data_role="batch",
             data_reason=batch.mark.letter, **ink(batch.mark.role, batch.mark.role),
-        )
+        ),
+        *pattern_of(batch.mark, begin, y + 2, width, _LANE_H - 4),
     ]  # fmt: skip
     words = (f"{batch.mark.letter}  {who}", f"{batch.mark.letter} {batch.rows}", batch.mark.letter)
-    for line in words:
-        if text_width(line, 11, bold=True) + 6 <= width:
-            parts.append(text(begin + width / 2, y + 16, line, 11, "fg", "middle", bold=True))
-            break
-    return parts
+    return [*parts, *words_on(batch.mark, words, begin, y, width)]
 
 
 def _slot(
@@ -200,10 +207,10 @@ def _legend(picture: FigurePicture, width: float, y: float) -> tuple[list[Shape]
     parts: list[Shape] = []
     marks = {batch.mark.letter: batch.mark for batch in picture.batches}
     for mark in sorted(marks.values(), key=lambda one: one.letter):
-        for at, line in enumerate(wrapped(mark.words, width - 60, 11, bold=False)):
+        for at, line in enumerate(wrapped(mark.words, width - 78, 11, bold=False)):
             if not at:
-                parts.append(rect(16, y - 1, 16, 14, opacity=0.4, **ink(mark.role, mark.role)))
-                parts.append(text(24, y + 10, mark.letter, 11, "fg", "middle", bold=True))
-            parts.append(text(40, y + 10, line, 11, "fg"))
+                parts += swatch(mark, 16, y)
+                parts.append(text(40, y + 10, mark.letter, 11, "fg", bold=True))
+            parts.append(text(58, y + 10, line, 11, "fg"))
             y += 18
     return parts, y + 6

@@ -338,7 +338,7 @@ def why(scenario_run: ScenarioRun, batch: BatchRecord) -> str:
         over_ns = oldest_ns + delay_us * 1000
         text = (
             f"because its oldest request had come at {ms(scenario_run.ms(oldest_ns))} ms, and "
-            f"max_queue_delay_microseconds ({delay_us} us) ran out at {ms(scenario_run.ms(over_ns))} ms"
+            f"max_queue_delay_microseconds ({delay_us} µs) ran out at {ms(scenario_run.ms(over_ns))} ms"
         )
         late = batch.start_ns - over_ns > scenario_run.span_ms * 1e6 * _TOGETHER
         return f"{text}; an instance was free {at}" if late else text

@@ -200,14 +200,13 @@ def _reason_labels(
     for batch in picture.batches:
         if batch.model != model or batch.lane != lane:
             continue
-        words = shortened(batch.mark.words, width - 40, 11)
+        words = shortened(batch.mark.words, width - 30, 11)
         parts.append(
             shape(
                 "g",
                 rect(x, y, width, height, rx=6, stroke_width=2, **ink(None, batch.mark.role)),
-                rect(x + 6, y + 17, 16, 14, opacity=0.4, **ink(batch.mark.role, batch.mark.role)),
-                text(x + 14, y + 28, batch.mark.letter, 11, "fg", "middle", bold=True),
-                text(x + 28, y + 28, words, 11, "fg"),
+                text(x + 8, y + 28, batch.mark.letter, 11, "fg", bold=True),
+                text(x + 24, y + 28, words, 11, "fg"),
                 class_="nbt-reason", data_from=batch.leave, data_until=batch.end,
             )
         )  # fmt: skip

@@ -15,7 +15,7 @@ from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.living import advice_html, advice_text
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.panels import frontier_scenes
-from nbtriton.drawing.scene import fitting
+from nbtriton.drawing.scene import beside, fitting
 from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, table_text
 from nbtriton.extensions.tuning.search import Candidate
 from nbtriton.lab.perf.point import (
@@ -265,11 +265,14 @@ class Tuning:
             if self.difference
             else "<p>It is the configuration of today.</p>"
         )
+        rest = (
+            f"{notes_html(self.notes)}{change}<details><summary>{escape(self.headline)}</summary>"
+            f"{compact_html(columns, cells, first, keys=keys)}</details>"
+            f"<details><summary>its config.pbtxt</summary>{_PRE}{escape(self.config_pbtxt)}</pre></details>"
+        )
         html = (
             f'<div class="nbt-perf nbt-chart" data-name="{escape(self.model)}" data-cells="{escape(data)}">'
-            f"{self._picture()}{notes_html(self.notes)}{change}<details><summary>{escape(self.headline)}</summary>"
-            f"{compact_html(columns, cells, first, keys=keys)}</details>"
-            f"<details><summary>its config.pbtxt</summary>{_PRE}{escape(self.config_pbtxt)}</pre></details></div>"
+            f"{beside(self._picture(), rest)}</div>"
         )
         return {"text/plain": "\n".join(text), "text/html": html}
 

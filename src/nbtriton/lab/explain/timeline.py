@@ -191,8 +191,8 @@ def _mark(letter: str, role: str, words: str) -> Mark:
 
 _IDLE = _mark("I", "s2", "an instance was idle, and no delay is set")
 _MARKS = {
-    "batching_off": _mark("O", "s5", "no dynamic_batching: every request runs alone"),
-    "no_batch_dimension": _mark("O", "s5", "max_batch_size is 0: every request runs alone"),
+    "batching_off": _mark("O", "muted", "no dynamic_batching: every request runs alone"),
+    "no_batch_dimension": _mark("O", "muted", "max_batch_size is 0: every request runs alone"),
     "no_delay": _mark("W", "s0", "all that waited when an instance became free"),
     "max_batch_size": _mark("F", "s1", "full, or the next request no longer fits"),
     "preferred_batch_size": _mark("P", "s4", "a preferred size was reached"),

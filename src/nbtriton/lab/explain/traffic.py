@@ -100,6 +100,8 @@ class PipelineTraffic:
         Share of the requests' time, 0 to 1, by step: ``"0"`` is the first one, ``"1.0"`` the first one of the
         ensemble that is the second. Of an ensemble only the steps that requests waited for count. The step of
         a model that is no ensemble is ``"0"``.
+    steps : mapping of str to float
+        The same of an ensemble, by the names of its own steps' models.
     called : mapping of str to float
         The same share of the models that others called, by name.
     calls : mapping of (str, str) to int
@@ -114,6 +116,7 @@ class PipelineTraffic:
 
     finding: str
     shares: Mapping[str, float] = field(default_factory=dict)
+    steps: Mapping[str, float] = field(default_factory=dict)
     called: Mapping[str, float] = field(default_factory=dict)
     calls: Mapping[tuple[str, str], int] = field(default_factory=dict)
     errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -140,6 +143,7 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
         return PipelineTraffic(finding, calls=_counts(calls), errors=errors)
     total = sum(request.answered_ns - request.arrival_ns for request in top) or 1
     parts: Counter[tuple[str, str]] = Counter()
+    models: dict[str, str] = {}
     bottleneck = None
     if any(request.batch is not None for request in top):
         for request in top:
@@ -151,6 +155,8 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
     else:
         children = children_of(chain.from_iterable(records.values()))
         parts = _of_steps(top, records, children)
+        own = chain.from_iterable(children.get(request.number, ()) for request in top)
+        models = {str(one.step): one.model for one in own}
         bottleneck = find_bottleneck(top, children)
         found = (
             bottleneck.sentence if bottleneck else "no step of these requests is recorded any more"
@@ -160,8 +166,11 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
     if is_long(name, in_flight, top, now_ns):
         finding = f"{inside}. Before: {finding}"
     shares: Counter[str] = Counter()
+    steps: Counter[str] = Counter()
     for (step, part), ns in parts.items():
         shares[step] += ns * (part != "elsewhere")
+        if model := models.get(step.partition(".")[0]):
+            steps[model] += ns * (part != "elsewhere")
     since = min(request.arrival_ns for request in top)
     called: Counter[str] = Counter()
     for (_, callee), times in calls.items():
@@ -169,6 +178,7 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
     return PipelineTraffic(
         finding,
         {step: ns / total for step, ns in shares.items()},
+        {model: ns / total for model, ns in steps.items()},
         {model: min(1.0, ns / total) for model, ns in called.items()},
         _counts(calls),
         errors,

@@ -17,7 +17,7 @@ from nbtriton.drawing.curve import curve_finding, highest
 from nbtriton.drawing.living import living_page
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.panels import curve_scenes
-from nbtriton.drawing.scene import Shape, fitting, to_svg
+from nbtriton.drawing.scene import Shape, beside, fitting, to_svg
 from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, table_text
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import plot, save_png, series_of, target_of
@@ -127,7 +127,7 @@ def html(report: PerfReport) -> str:
         # The picture begins with the finding.
         picture = fitting(_scenes(report)) if series_of(report) else f"<p>{finding_of(report)}</p>"
         keys = [str(at) for at in range(len(rows))]
-        parts += [picture, compact_html(columns, rows, first, keys=keys)]
+        parts.append(beside(picture, compact_html(columns, rows, first, keys=keys)))
     notes = _notes(report)
     if notes:
         parts.append(notes_html(notes))
