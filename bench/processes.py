@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["busy", "cpu_s", "family", "free_ports", "stopped"]
+__all__ = ["busy", "cpu_s", "family", "free_ports", "lives", "stopped"]
 
 
 def free_ports(count: int) -> list[int]:
@@ -38,6 +38,13 @@ def family(pid: int) -> dict[int, int]:
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process and its descendants so far."""
     return sum(family(pid).values()) / os.sysconf("SC_CLK_TCK")
+
+
+def lives(pid: int) -> bool:
+    """Return True for a process that has not ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 @contextmanager

@@ -48,6 +48,12 @@ class Tally:
         self.deliberate: Counter[str] = Counter()
         self.skipped = 0
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Give the first case of a server the time that it takes to start an actor for each instance."""
+        if os.environ["NBTRITON_ISOLATION"] == "ray":
+            for item in items:
+                item.add_marker(pytest.mark.timeout(1800), append=False)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if "reference" not in report.keywords:
             return

@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,8 @@ __all__ = [
 ]
 
 ANSWER_S = 30.0
+# Models that are loaded at once, where their instances are actors of Ray.
+STARTS = 2
 # How long to wait for a sign that a request has arrived; a held back answer gives none.
 SETTLE_S = 1.0
 # Statuses of our own: no answer came, the client has cancelled, and an error in a stream (it has a text but no code).
@@ -479,7 +482,8 @@ class OurSide(_Side):
         self.server = nbtriton.Server(
             cache_bytes=cache_bytes, rate_limit=rate_limit, isolation=ISOLATION
         )
-        for model in models:
+
+        def load(model: Model) -> None:
             # The highest first: every version policy of the cases keeps it.
             for version in sorted(model.versions, reverse=True):
                 path = repository / model.name / str(version) / "model.py"
@@ -489,6 +493,13 @@ class OurSide(_Side):
                     name=model.name,
                     version=version,
                 )
+
+        # An actor takes seconds to start, most of which it waits. Ensembles come behind their members.
+        with ThreadPoolExecutor(STARTS if ISOLATION == "ray" else 1) as pool:
+            list(pool.map(load, [model for model in models if model.source is not None]))
+        for model in models:
+            if model.source is None:
+                load(model)
 
     def close(self) -> None:
         self.server.close()

@@ -140,8 +140,8 @@ def main(arguments: Sequence[str]) -> int:
         help="how many clients shall leave no trace (2000)",
     )  # fmt: skip
     parser.add_argument(
-        "--isolation", choices=("thread", "process"), default="thread",
-        help="where the instances of nbtriton's models live (thread)",
+        "--isolation", choices=("thread", "process", "ray"), default="thread",
+        help="where the instances of nbtriton's models live (thread); ray: in the cluster of RAY_ADDRESS",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     clients, backend = options.client_source, options.python_backend_source

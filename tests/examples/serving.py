@@ -35,7 +35,7 @@ def serve_nbtriton(
 
     Parameters
     ----------
-    isolation : {"thread", "process"}
+    isolation : {"thread", "process", "ray"}
         Where the instances of its models live.
     ports : tuple of int
         For HTTP, gRPC and metrics; 0 for any that is free.
@@ -72,7 +72,7 @@ def serve_nbtriton(
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        if not started.wait(120) or len(addresses) < len(_NAMES):
+        if not started.wait(600 if isolation == "ray" else 120) or len(addresses) < len(_NAMES):
             raise RuntimeError("nbtriton serve did not start:\n" + "".join(lines))
         yield Site(
             **addresses, pid=process.pid, repository=repository, images=images,

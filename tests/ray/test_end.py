@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.processes import lives
 from nbtriton.common.errors import TritonError
 from nbtriton.runtime.engine import Server
 from tests.until import until
@@ -48,13 +49,6 @@ def children(pid: int) -> list[int]:
         for each in Path(f"/proc/{pid}/task").glob("*/children")
         for one in each.read_text().split()
     ]
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_killed_kernel_leaves_no_actor_and_no_local_cluster():

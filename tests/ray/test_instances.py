@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nbtriton
+from nbtriton.lab.explain.timeline import read_timeline
 from nbtriton.widgets.dag import DagView
 from tests.workers.conftest import ARRAY, CONFIG, MODELS
 from tests.workers.test_instances import *  # noqa: F403 - they are run again
@@ -27,19 +28,30 @@ def test_an_instance_that_has_ended_leaves_its_room_to_the_next(server):
 
 def test_the_node_its_bytes_and_the_time_of_the_way_are_told(server):
     array = np.ones(50_000, np.float32)
+    nbtriton.copies(server, clear=True)
     (before,) = (one for one in server.models() if one.name == "apart")
     for _ in range(30):
         server.infer("apart", {"IN": array}, parameters={"program": "double"})
     (after,) = (one for one in server.models() if one.name == "apart")
     old, new = before.instances[0].placement, after.instances[0].placement
-    for sent in (new.sent_bytes - old.sent_bytes, new.received_bytes - old.received_bytes):
-        assert 30 * array.nbytes < sent < 31 * array.nbytes
+    way = (new.sent_bytes - old.sent_bytes, new.received_bytes - old.received_bytes)
+    assert all(30 * array.nbytes < sent < 31 * array.nbytes for sent in way)
     assert new.node.startswith("127.0.0.1 (node ")
     frame = nbtriton.status(server).set_index("model")["nodes"]
     assert f"1 \u00d7 {new.node}; " in frame["apart"]
     assert not frame["here"]
     (node,) = DagView.of(server, "apart").graph.nodes
     assert dict(node.details)["nodes"].startswith(f"1 \u00d7 {new.node}; ")
+    copies = nbtriton.copies(server).query("copies == 30")
+    assert copies["bytes"].tolist() == [*way]
+    assert [*zip(copies["source"], copies["target"], strict=True)] == [
+        ("CPU", new.node),
+        (new.node, "CPU"),
+    ]
+    assert {*copies["cause"]} == {f"'apart' runs on {new.node}"}
+    (lanes,) = (one for one in read_timeline(server, "apart").models if one.name == "apart")
+    assert lanes.lanes == (f"{new.node}: {lanes.instances[0]}",)
+    assert lanes.bars[-1].lane == 0
     assert new.node in " ".join(nbtriton.why(server, "apart").findings)
     (found,) = (one for one in nbtriton.doctor(server, "apart").findings if "elsewhere" in one.text)
     assert "too small to be sent away" in found.cause

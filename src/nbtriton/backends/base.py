@@ -19,6 +19,7 @@ from nbtriton.backends.core.messages import BatchTimer, RequestOptions, Response
 
 if TYPE_CHECKING:
     from nbtriton.backends.devices.base import Device
+    from nbtriton.backends.devices.ledger import CopyLedger
     from nbtriton.model.config import ModelConfig
     from nbtriton.model.tensors import Array
 
@@ -196,6 +197,8 @@ class ModelContext:
         The server's settings for this backend (Triton's ``--backend-config``).
     devices : mapping of int to Device
         The available GPUs of the server, by id.
+    ledger : CopyLedger, optional
+        The server's, for what goes to other machines.
     """
 
     name: str
@@ -207,6 +210,7 @@ class ModelContext:
     example: object | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[int, Device] = field(default_factory=dict)
+    ledger: CopyLedger | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,17 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class TimelineLanes:
-    """One model: its instances, their batches, and its requests, with strips below them."""
+    """One model: its instances, their batches, and its requests, with strips below them.
+
+    ``instances`` are those of the lanes as records name them, for a view that adds records.
+    """
 
     name: str
     lanes: tuple[str, ...]
     bars: tuple[Bar, ...]
     waits: tuple[Wait, ...]
     strips: tuple[Strip, ...] = ()
+    instances: tuple[str, ...] = ()
 
 
 def timeline_scenes(

@@ -196,7 +196,7 @@ class LiveTimeline(SelectingView):
         counts = [0, 0]
         most = _MOST_AT_ONCE if whole else max(_LEAST, _MOST // max(1, len(self.models)))
         for at, one in enumerate(self._records(since, most)):
-            lanes = {name: lane for lane, name in enumerate(self.models[at]["lanes"])}
+            lanes = {name: lane for lane, name in enumerate(self._timeline.models[at].instances)}
             for batch in self._unsent("batch", one.batches, most):
                 batches += self._batch(at, lanes, batch)
                 counts[0] += 1
@@ -209,7 +209,7 @@ class LiveTimeline(SelectingView):
             now_ns = timeline.begin_ns + int(timeline.span_ms * 1e6)
         inside = [0, 0]
         for at, one in enumerate(self._inside()):
-            lanes = {name: lane for lane, name in enumerate(self.models[at]["lanes"])}
+            lanes = {name: lane for lane, name in enumerate(self._timeline.models[at].instances)}
             for batch in one.running[-most:]:
                 batches += self._batch(at, lanes, batch._replace(end_ns=now_ns))
                 inside[0] += 1

@@ -29,7 +29,7 @@ _FIRST = (
 
 
 def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
-    """Return the copies between host and GPUs since the server began, one row for each edge and direction.
+    """Return the copies between host, GPUs and nodes since the server began, one row for each edge and direction.
 
     Parameters
     ----------
@@ -42,8 +42,9 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
     pandas.DataFrame
         ``writer`` and ``reader`` are ``model.TENSOR``, or ``host`` for a caller; ``tensor`` is the edge's
         name in the ensembles that have it. For copies by a model's own code it is ``model: line 3:
-        y = IN.get()``. Times are the device's own; ``clock`` tells whether they are measured or
-        simulated. ``cause`` is why the tensor had to move, and ``bounce`` the step that makes it
+        y = IN.get()``. For an instance on a node it is the model: the messages of its executions, and the time of
+        their way with the conversion of tensors. Other times are the device's own; ``clock`` tells whether they are
+        measured or simulated. ``cause`` is why the tensor had to move, and ``bounce`` the step that makes it
         leave a GPU only to come back.
 
     Examples
@@ -63,7 +64,9 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
         ledger.clear()
     graph = _Graph(_configs(server))
     frame = pd.DataFrame([_row(one, found, graph) for one in found], columns=_COLUMNS)
-    return TableFrame(frame, _FIRST, empty="nothing has been copied between the host and a GPU")
+    return TableFrame(
+        frame, _FIRST, empty="nothing has been copied between the host and a GPU or a node"
+    )
 
 
 def bounces(frame: pd.DataFrame) -> list[str]:
@@ -133,7 +136,7 @@ class _Graph:
 
     def edges_to(self, reader: str) -> list[_Edge]:
         """Return the edges to ``model.INPUT``."""
-        return [edge for edge in self._edges if f"{edge.reader}.{edge.input}" == reader]
+        return [e for e in self._edges if reader in (f"{e.reader}.{e.input}", e.reader)]
 
     def edges_of(self, one: Copied) -> list[_Edge]:
         """Return the edges that a copy may have been over."""
@@ -143,6 +146,9 @@ class _Graph:
     def cause(self, one: Copied) -> str:
         """Return why a tensor had to move."""
         reader, writer = one.reader.partition(".")[0], one.writer.partition(".")[0]
+        for memory in (one.source, one.target):
+            if not memory.startswith(("CPU", "GPU")):
+                return f"'{reader if memory is one.target else writer}' runs on {memory}"
         if one.reader.endswith(": weights"):
             return "the model is loaded"
         owner, by_line, line = one.reader.partition(BY_LINE)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from nbtriton.backends.base import InstanceContext, ModelContext
 from nbtriton.common.errors import ConfigError
-from nbtriton.extensions.ray.cluster import cluster_of
+from nbtriton.extensions.ray.cluster import NodeGoneError, cluster_of
 from nbtriton.model.config import INSTANCE_RESOURCES, ModelConfig, numbers_parameter
 from nbtriton.model.config.parameters import text_parameter
 from nbtriton.runtime.workers.backend import WorkerBackend
@@ -26,8 +27,9 @@ class RayBackend(WorkerBackend):
 
     def _connect(self, name: str, context: ModelContext) -> Connection:
         process = None
-        while process is None:  # each time through another node
-            process = cluster_of(self._options.ray).start(name, actor_options(context.config))
+        while process is None:
+            with suppress(NodeGoneError):  # it is joined again, through another node
+                process = cluster_of(self._options.ray).start(name, actor_options(context.config))
         return Connection(name, process, context.server, context.name, self._options.timeout_s)
 
     def _limits(self, context: InstanceContext) -> Limits:

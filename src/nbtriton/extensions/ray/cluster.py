@@ -35,6 +35,10 @@ _BOOTSTRAP = (
 )
 
 
+class NodeGoneError(UnavailableError):
+    """The node has gone through which the cluster was joined."""
+
+
 class RayProcess(Peer):
     """The worker of one instance, in an actor."""
 
@@ -121,11 +125,13 @@ class Cluster:
         self._thread = threading.Thread(target=self._read, name="nbtriton-ray", daemon=True)
         self._thread.start()
 
-    def start(self, name: str, options: Mapping[str, Any]) -> RayProcess | None:
-        """Start an actor for an instance, and connect to it; None if the cluster has to be joined again.
+    def start(self, name: str, options: Mapping[str, Any]) -> RayProcess:
+        """Start an actor for an instance, and connect to it.
 
         Raises
         ------
+        NodeGoneError
+            The cluster has to be joined again.
         UnavailableError
             The cluster cannot be reached, has no room, or the actor failed.
         """
@@ -147,11 +153,8 @@ class Cluster:
         if start.where is None:
             self._starts.pop(number, None)
             self.kill(number)
-            if self._cause == LEFT:
-                return None
-            raise UnavailableError(
-                f"no Ray actor for '{name}' in the cluster '{self.address}': {start.cause}"
-            )
+            kind = NodeGoneError if self._cause == LEFT else UnavailableError
+            raise kind(f"no Ray actor for '{name}' in the cluster '{self.address}': {start.cause}")
         process = RayProcess(name, self, number, start.where)
         with self._lock:
             self._processes[number] = process

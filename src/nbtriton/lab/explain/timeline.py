@@ -261,10 +261,12 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
         raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
     in_flight = server.in_flight()
     called = calls_between(records_of(server))
+    placed = [one for model in server.models() for one in model.instances]
+    nodes = {one.name: one.placement.node for one in placed if one.placement is not None}
     records = tuple(
         ModelRecords(
             model, server.requests(model), server.batches(model), instances,
-            [request for request in in_flight if request.model == model],
+            [request for request in in_flight if request.model == model], nodes,
         )
         for model, instances in _pipeline(server, name, called).items()
     )  # fmt: skip
@@ -411,7 +413,8 @@ def _lanes(
     )
     slots, word = (slots_per_instance(config), slot_word(config)) if config else (0, "slot")
     strips = sequence_strips(model.requests, begin, slots, word)
-    return TimelineLanes(model.name, lanes, bars, waits, (*strips, *_changes(changes, begin, end)))
+    strips = (*strips, *_changes(changes, begin, end))
+    return TimelineLanes(model.name, tuple(map(model.lane, lanes)), bars, waits, strips, lanes)
 
 
 def _changes(changes: Sequence[Change], begin: int, end: int) -> Iterator[Strip]:

@@ -8,8 +8,8 @@ steps) start and end in slices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
@@ -24,13 +24,19 @@ _NEVER_NS = 2**63
 
 @dataclass(frozen=True, slots=True)
 class ModelRecords:
-    """The records of one model, with the names of its instances, and its requests in flight."""
+    """The records of one model, with the names of its instances, the nodes of those elsewhere, and its requests in flight."""
 
     name: str
     requests: Sequence[RequestRecord]
     batches: Sequence[BatchRecord]
     instances: tuple[str, ...] = ()
     in_flight: Sequence[RequestRecord] = ()
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+    def lane(self, instance: str) -> str:
+        """Return the name of an instance's lane; its node comes first, as long names are cut there."""
+        node = self.nodes.get(instance)
+        return instance if node is None else f"{node}: {instance}"
 
     @property
     def running(self) -> list[BatchRecord]:
@@ -69,7 +75,7 @@ def _model_events(
     tids = {lane: tid for tid, lane in enumerate(lanes, 1)}
     yield _named("process_name", model.name, pid, 0)
     for lane, tid in tids.items():
-        yield _named("thread_name", lane, pid, tid)
+        yield _named("thread_name", model.lane(lane), pid, tid)
     for batch in batches:
         yield {
             **_slice(batch.start_ns - since, batch.end_ns - since if batch.end_ns else None),

@@ -131,6 +131,7 @@ class WorkerBackend(Backend):
             connection = self._connect(context.name, context.model)
         else:
             connection.adopt(context.name, context.model.server)
+        connection.ledger = context.model.ledger
         connected(connection)
         try:
             limits = connection.limits = self._limits(context)

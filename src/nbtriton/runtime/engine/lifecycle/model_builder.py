@@ -242,6 +242,7 @@ class ModelBuilder:
             example,
             settings_of(self.settings, backend.name),
             self.devices.managed,
+            self.devices.ledger,
         )
         try:
             # Where the caller gives functions, those of the model are not asked for.

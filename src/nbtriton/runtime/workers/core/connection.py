@@ -61,6 +61,7 @@ from typing import Any
 
 from nbtriton.backends.base import BackendRequest, BatchTimer, Placement, Response, ServerHandle
 from nbtriton.backends.core.executing import EXECUTING
+from nbtriton.backends.devices.ledger import HOST, CopyLedger
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.runtime.interrupts import (
     interrupts_allowed,
@@ -113,6 +114,11 @@ class Connection(ConnectionEnd):
         The worker follows the levels of this model's logger and of the root.
     timeout_s : float, optional
         For each execution: a worker that takes longer is killed.
+
+    Attributes
+    ----------
+    ledger : CopyLedger or None
+        For a worker on another machine: counts the way of its executions as copies.
     """
 
     def __init__(
@@ -143,10 +149,12 @@ class Connection(ConnectionEnd):
         # The requests of the worker's execution, and those it may answer later; None for answered ones.
         self._batches: dict[int, Sequence[BackendRequest]] = {}
         self._late: dict[int, list[BackendRequest | None]] = {}
+        self._model = model
         self._logger = logging.getLogger(f"nbtriton.model.{model}")
         self._levels = (-1, -1)
         # Of an instance, after its creation; released with the process.
         self.limits: Limits | None = None
+        self.ledger: CopyLedger | None = None
         self._threads = 0
         self._handled = 0  # messages on the channel of calls
         self._progress = threading.Condition()
@@ -201,11 +209,13 @@ class Connection(ConnectionEnd):
                     protocol.EXECUTE, number, body, place, self._incoming.pop_released(), levels,
                     self._threads_now(),
                 )  # fmt: skip
-                sent_ns = monotonic_ns()
+                before, sent_ns = self.placement(), monotonic_ns()
                 reply, behind_it = self._converse(number, message, behind, self._timeout_s)
                 _, _, spec, start, end, again, place = reply[:7]
                 start, end = self._here(sent_ns, start, end)
                 timer.marked(start, end)
+                if before is not None and self.ledger is not None:
+                    self._count_way(before, start - sent_ns, monotonic_ns() - end, len(requests))
                 responses = decode_responses(spec, self._open(place, behind_it))
                 for index in again:
                     requests[index].reschedule()
@@ -227,6 +237,16 @@ class Connection(ConnectionEnd):
         if start and end:
             self._clock_ns = min(max(self._clock_ns, sent_ns - start), monotonic_ns() - end)
         return start and start + self._clock_ns, end and end + self._clock_ns
+
+    def _count_way(self, before: Placement, there_ns: int, back_ns: int, requests: int) -> None:
+        """Count the bytes since then and the times of the way there and back."""
+        assert self.ledger is not None
+        lane, node, model = self._lane, before.node, self._model
+        for edge, memories, nbytes, time_ns in (
+            ((HOST, model), ("CPU", node), lane.sent_bytes - before.sent_bytes, there_ns),
+            ((model, HOST), (node, "CPU"), lane.received_bytes - before.received_bytes, back_ns),
+        ):
+            self.ledger.copied(edge, memories, nbytes, time_ns, requests=requests, simulated=False)
 
     def placement(self) -> Placement | None:
         """Return its node, and the bytes of executions; None for a worker of this machine."""
