@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 import nbtriton
+from nbtriton.extensions.ray import cluster
 from nbtriton.lab.explain.timeline import read_timeline
 from nbtriton.widgets.dag import DagView
 from tests.workers.conftest import ARRAY, CONFIG, MODELS
@@ -24,6 +27,20 @@ def test_an_instance_that_has_ended_leaves_its_room_to_the_next(server):
         result = server.infer("brief", {"IN": ARRAY}, parameters={"program": "double"})
         assert result["OUT"].tolist() == (ARRAY * 2).tolist(), number
         assert server.unload("brief", timeout_s=None)
+
+
+def test_a_node_with_room_has_more_time_to_start_an_instance(server, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(15)")
+    monkeypatch.setattr(cluster, "_START_S", 12.0)
+    environment = json.dumps({"env_vars": {"PYTHONPATH": str(tmp_path)}})
+    server.load(
+        CONFIG.format(name="slow_to_start", isolation="ray")
+        + f"parameters {{ key: 'INSTANCE_RUNTIME_ENV' value {{ string_value: '{environment}' }} }}",
+        model=MODELS / "probe" / "1" / "model.py",
+    )
+    result = server.infer("slow_to_start", {"IN": ARRAY}, parameters={"program": "double"})
+    assert result["OUT"].tolist() == (ARRAY * 2).tolist()
+    assert server.unload("slow_to_start", timeout_s=None)
 
 
 def test_the_node_its_bytes_and_the_time_of_the_way_are_told(server):

@@ -17,7 +17,7 @@ from nbtriton.backends.forking import after_fork, per_process
 from nbtriton.common.errors import UnavailableError
 from nbtriton.common.packages import needed
 from nbtriton.extensions.ray.actor import CONNECTIONS, configure
-from nbtriton.extensions.ray.driver import ENDED, KILL, LEFT, READY, START, STARTED
+from nbtriton.extensions.ray.driver import ENDED, KILL, LEFT, PERIODS, READY, START, STARTED
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.launching import OutputPipe
 from nbtriton.runtime.workers.process import Peer, current_directory
@@ -146,7 +146,7 @@ class Cluster:
             if not self.alive:
                 raise ChannelClosed
             self._channel.send((START, number, name, dict(options), current_directory(), _START_S))
-            if not start.settled.wait(_START_S + _GRACE_S):
+            if not start.settled.wait(PERIODS * _START_S + _GRACE_S):
                 start.cause = "no answer in time"
         except ChannelClosed:
             start.cause = self._cause or "the connection has ended"

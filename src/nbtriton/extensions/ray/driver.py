@@ -27,6 +27,8 @@ ENDED: Final = 12  # number, the cause
 
 # The error of a connection that was there.
 LEFT: Final = "the node that it was joined through has gone"
+# How many of its limits a start may take where there is room: on a busy machine a process takes a minute to start.
+PERIODS: Final = 3
 # Seconds between two looks at that node.
 _LOOK_S: Final = 1.0
 # Ray's smallest: tensors do not go through its object store.
@@ -95,7 +97,9 @@ class _Actors:
             self._channel.send((ENDED, number, _first_line(error)))
             return
         self._actors[number] = actor
-        timer = self._starting[number] = threading.Timer(limit_s, self._give_up, (number, options))
+        timer = self._starting[number] = threading.Timer(
+            limit_s, self._give_up, (number, options, limit_s)
+        )
         timer.daemon = True
         timer.start()
         where, served = actor.where.remote(), actor.serve.remote(name, directory)
@@ -139,18 +143,22 @@ class _Actors:
         with suppress(ChannelClosed):
             self._channel.send((ENDED, number, "" if error is None else _first_line(error)))
 
-    def _give_up(self, number: int, options: Mapping[str, Any]) -> None:
-        """End an actor that has found no node, or has not started."""
+    def _give_up(self, number: int, options: Mapping[str, Any], limit_s: float) -> None:
+        """End an actor that has found no node, or has not started; one that starts slowly where there is room has more time."""
+        asked = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
+        for left in range(PERIODS - 1, -1, -1):
+            there, free = self._ray.cluster_resources(), self._ray.available_resources()
+            room = all(free.get(name, 0) >= count for name, count in asked.items())
+            if not room or not left:
+                break
+            sleep(limit_s)
         if self._starting.pop(number, None) is None:
             return
-        asked = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
-        there, free = self._ray.cluster_resources(), self._ray.available_resources()
         wanted = ", ".join(
             f"{name}={count:g} (of {there.get(name, 0):g}, {free.get(name, 0):g} are free)"
             for name, count in asked.items()
             if count
         )
-        room = all(free.get(name, 0) >= count for name, count in asked.items())
         cause = "it has not started, although there was" if room else "no node of the cluster had"
         with suppress(ChannelClosed):
             self._channel.send((ENDED, number, f"{cause} room for {wanted}"))
