@@ -412,13 +412,13 @@ class Calibration:
         self, name: str, request: Request, rate: float, seconds: float, longest_s: float
     ) -> None:
         """Record what waiting costs on a busy machine: a thread's delay, and an open-loop sender's processor time."""
-        with _WakeUpDelays(seconds) as delays:
-            sample = self._sample(name, request, RequestRate(rate), seconds, longest_s)
         measured = self._measurements[name]
         held = measured.details.get("interpreter_share", 0.0)
         # How long a thread waits for the interpreter is simulated (`World.resume`).
-        if measured.cores >= COMPUTES_FROM and held < HOLDS_FROM:
-            self._late += delays.late_ns
+        computes = measured.cores >= COMPUTES_FROM and held < HOLDS_FROM
+        with _WakeUpDelays(seconds if computes else 0.0) as delays:
+            sample = self._sample(name, request, RequestRate(rate), seconds, longest_s)
+        self._late += delays.late_ns
         if len(sample.latencies_ns) and not math.isnan(sample.sender_s):
             self._sending.append(sample.sender_s * 1e9 / len(sample.latencies_ns))
 
