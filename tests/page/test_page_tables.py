@@ -11,7 +11,7 @@ import nbtriton as nt
 from nbtriton.widgets.publisher import Hub
 from nbtriton.widgets.timeline import live_timeline
 from nbtriton.widgets.watch import WatchView
-from tests.page.test_page_selection import ENSEMBLE, ROW, double, select_middle
+from tests.page.test_page_selection import ENSEMBLE, ROW, double, select_end
 
 pytestmark = [pytest.mark.browser, pytest.mark.medium]
 
@@ -122,7 +122,7 @@ def test_a_table_has_one_unit_of_time_and_one_form_of_per_cent(server, open_view
     view = live_timeline(server, "both", on_hub=Hub(threaded=False))
     view.refresh()
     page = open_view(view)
-    select_middle(page)
+    select_end(page)
     tables = [("stretch", table) for table in page.evaluate(TABLES)]
     view.close()
     for name, form in forms.items():
