@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -33,12 +34,46 @@ def test_it_is_committed_as_a_lesson(name):
     assert any(asked(cell) for cell in notebook.cells), "it has no exercise"
 
 
+# By what a section of Triton's tutorials is about: the lesson whose cells do it, and how.
+SECTIONS = {
+    "instances on GPUs": ("02_concurrent_execution", "gpus: [ 0, 1 ]"),
+    "global resources": ("02_concurrent_execution", "global: true"),
+    "preserve_ordering": ("04_queues", "preserve_ordering: true"),
+    "optimization": ("06_slow_requests", "optimization {"),
+    "input_map": ("07_ensembles", "input_map"),
+    "finalize": ("09_conversations", "def finalize"),
+    "a stateful model inside an ensemble": ("09_conversations", "%%triton_ensemble listener"),
+    "backend stub and environment": ("11_readability", "EXECUTION_ENV_PATH"),
+    "FORCE_CPU_ONLY_INPUT_TENSORS": ("11_readability", "FORCE_CPU_ONLY_INPUT_TENSORS"),
+    "ragged batches": ("13_configuration", "allow_ragged_batch: true"),
+    "versions": ("14_lifecycle", "version_policy"),
+    "warm-up": ("14_lifecycle", "model_warmup"),
+    "response cache": ("14_lifecycle", "response_cache"),
+    "clients over HTTP and gRPC": ("15_production", "tritonclient.{protocol}"),
+    "shared memory": ("15_production", "SharedMemoryPool"),
+    "perf_analyzer": ("15_production", "perf_analyzer"),
+    "video and tracking": ("17_street", "bytetrack"),
+}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_of_the_tutorials_has_its_cell(section):
+    name, words = SECTIONS[section]
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert any(words in source for source in code)
+
+
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """Return a function that runs a lesson, each once for all tests of this file."""
     return cache(
         lambda name: Lesson(NOTEBOOKS / f"{name}.ipynb", tmp_path_factory.mktemp(name) / "state")
     )
+
+
+def pictures_of(cell) -> int:
+    return sum("image/png" in data or "<svg" in data.get("text/html", "") for data in shown(cell))
 
 
 @pytest.mark.slow
@@ -56,6 +91,9 @@ def test_it_runs_and_its_exercises_mark(name, executed):
         for data in shown(cell):
             # Live views have become pictures.
             assert WIDGET not in data, cell.source
+    own = [cell for cell in lesson.notebook.cells if not re.match("solve-|last", cell.id)]
+    drawn = [cell.cell_type == "code" and pictures_of(cell) > 0 for cell in own]
+    assert 3 * (drawn.index(True) + 1) <= len(own), "its first picture comes late"
     for one in lesson.solved:
         assert one["wrong"], f"{one['name']} has no wrong answer to be tested with"
         for correct, feedback in one["wrong"]:
@@ -133,7 +171,10 @@ def test_what_it_shows_has_every_form(ensembles):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_its_prose_has_the_numbers_of_its_tables(ensembles):
-    report, summary = ensembles.find("report = %triton_perf"), ensembles.find("frame = report.frame")
+    report, summary = (
+        ensembles.find("report = %triton_perf"),
+        ensembles.find("frame = report.frame"),
+    )
     text = shown(report)[0]["text/plain"]
     assert "dynamic batching" in text
     assert "instances" in text

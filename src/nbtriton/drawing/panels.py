@@ -209,7 +209,7 @@ def _legend(
     x, y = 20.0, y + 4
     for one in series:
         at = roles[one.name]
-        label = shortened(one.label, width - 70, 12)
+        label = shortened(one.label, width - 70, 12, keep_end=True)
         wide = 26 + text_width(label, 12)
         if x > 20 and x + wide > width - 20:
             x, y = 20.0, y + 19
@@ -270,7 +270,7 @@ class _Picture:
                 _marker(at, x + 5, y + 8, SERIES_ROLES[at], hollow=False),
             ]  # fmt: skip
             for row, words in enumerate(_title_lines(group[0].name, width)):
-                line = shortened(words, width - 24, 12, bold=True)
+                line = shortened(words, width - 24, 12, bold=True, keep_end=True)
                 title.append(text(x + 16, y + 12 + 15 * row, line, 12, "fg", bold=True))
             parts.append(shape("g", *title, class_="nbt-legend", data_series=group[0].name))
             y += self.titles
@@ -335,7 +335,7 @@ class _Picture:
         return shape(
             "g", shape("rect", x=x - 4, y=y - 1, width=room, height=18, rx=4, fill="transparent"),
             _marker(number, x + 5, y + 8, role, hollow=one.predicted),
-            text(x + 16, y + 12, shortened(one.label, room - 24, TEXT), TEXT, "fg"),
+            text(x + 16, y + 12, shortened(one.label, room - 24, TEXT, keep_end=True), TEXT, "fg"),
             class_="nbt-legend", data_series=one.label,
         )  # fmt: skip
 

@@ -278,9 +278,9 @@ def shortened(
 
 
 def wrapped(line: str, room: float, size: float, *, bold: bool = True) -> list[str]:
-    """Break a sentence into lines that fit the width."""
+    """Break a sentence into lines that fit the width; a number keeps its unit."""
     lines = [""]
-    for word in line.split(" "):
+    for word in re.split(r" (?!(?:ms|µs|s)\b)", line):
         longer = f"{lines[-1]} {word}".strip()
         if lines[-1] and text_width(longer, size, bold=bold) > room:
             lines.append(word)

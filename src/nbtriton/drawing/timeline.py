@@ -20,7 +20,7 @@ from nbtriton.drawing.scene import (
 )
 from nbtriton.drawing.table import table_text
 
-# The room for names in each of the widths.
+# The least room for names in each of the widths.
 _GUTTERS = (120.0, 150.0, 190.0)
 _RIGHT = 16.0
 _LANE_H, _SLOT_H, _STRIP_H = 24.0, 6.0, 16.0
@@ -120,9 +120,12 @@ def timeline_scenes(
 
     Each batch has the letter of why it left, and its rows. Each model is a group with ``data-model``.
     """
+    names = [*(lane for model in models for lane in model.lanes)]
+    names += [strip.name for model in models for strip in model.strips]
+    needed = max((text_width(name, 11) for name in names), default=0.0) + 30
     return [
-        _scene(models, _Axis(span_ms, *each), finding)
-        for each in zip(WIDTHS, _GUTTERS, strict=True)
+        _scene(models, _Axis(span_ms, width, max(least, min(needed, 0.3 * width))), finding)
+        for width, least in zip(WIDTHS, _GUTTERS, strict=True)
     ]
 
 
@@ -322,7 +325,12 @@ def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:
     base = top + _STRIP_H
     found = [
         text(
-            axis.left - 8, base - 4, shortened(strip.name, axis.left - 30, 11), 11, "muted", "end"
+            axis.left - 8,
+            base - 4,
+            shortened(strip.name, axis.left - 30, 11, keep_end=True),
+            11,
+            "muted",
+            "end",
         ),
         shape("path", d=f"M{axis.left:g} {base:.1f}h{axis.plot:g}", **ink(None, "line")),
     ]

@@ -243,19 +243,18 @@ function enliven(root, batchesOf) {
   const mark = (key) => shown()?.querySelector(`.nbt-point[data-point="${CSS.escape(key)}"]`);
   root.addEventListener("pointermove", point);
   root.addEventListener("pointerdown", point);
-  root.addEventListener("pointerleave", () => {
+  const leave = () => {
     light("");
     cross(null);
-  });
+  };
+  root.addEventListener("pointerleave", leave);
   root.addEventListener("focusin", (event) => {
     const on = hit(event, "[data-point]");
     light(on ? keyOf(on) : "");
     cross(on?.matches("tr") ? mark(keyOf(on)) : on);
   });
   root.addEventListener("focusout", (event) => {
-    if (event.relatedTarget && root.contains(/** @type {Node} */ (event.relatedTarget))) return;
-    light("");
-    cross(null);
+    if (!event.relatedTarget || !root.contains(/** @type {Node} */ (event.relatedTarget))) leave();
   });
   root.addEventListener("click", (event) => {
     const legend = hit(event, ".nbt-legend");

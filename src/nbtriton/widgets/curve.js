@@ -6,22 +6,18 @@ function render({ model, el }) {
   const root = make("div", "nbt-root nbt-curve nbt-chart");
   const bar = make("div", "nbt-curve-bar");
   const line = make("div", "nbt-curve-line");
-  const track = make("div", "nbt-curve-track");
+  const track = make("div", "nbt-curve-track", "", {
+    role: "progressbar", "aria-label": "progress of the sweep", "aria-valuemin": "0", "aria-valuemax": "100",
+  });
   const done = make("div", "nbt-curve-done");
   const button = makeButton("Stop", () => {
     button.disabled = true;
     write(button, "Stopping");
     send(model, { kind: "stop" });
   }, "", "nbt-curve-stop");
-  const said = make("div", "nbt-hidden-text");
+  const said = make("div", "nbt-hidden-text", "", { role: "status", "aria-live": "polite" });
   const finding = make("p", "nbt-curve-finding nbt-finding");
   const picture = make("div", "nbt-curve-picture");
-  said.setAttribute("role", "status");
-  said.setAttribute("aria-live", "polite");
-  track.setAttribute("role", "progressbar");
-  track.setAttribute("aria-label", "progress of the sweep");
-  track.setAttribute("aria-valuemin", "0");
-  track.setAttribute("aria-valuemax", "100");
   track.append(done);
   const left = make("div", "nbt-curve-left");
   left.append(line, track);

@@ -35,10 +35,7 @@ function render({ model, el }) {
     // The nodes inside are there for the keyboard, which an image would hide.
     figure.setAttribute("role", "group");
     picture.replaceChildren(figure);
-    const byId = new Map(
-      [...figure.querySelectorAll("[data-node]")].map((g) => [g.getAttribute("data-node"), g]),
-    );
-    groups = nodes.map((node) => /** @type {SVGElement} */ (byId.get(node.id)));
+    groups = nodes.map(({ id }) => /** @type {SVGElement} */ (figure.querySelector(`[data-node="${CSS.escape(id)}"]`)));
     badges = new Map();
     groups.forEach((group, i) => {
       group.setAttribute("tabindex", i ? "-1" : "0");
@@ -61,8 +58,7 @@ function render({ model, el }) {
       write(groups[i].querySelector(".nbt-traffic"), line);
       const box = /** @type {SVGElement} */ (groups[i].querySelector(".nbt-box"));
       const filled = Number(box.getAttribute("width")) * Math.min(1, share);
-      const fill = groups[i].querySelector(".nbt-share");
-      if (fill) fill.setAttribute("width", filled.toFixed(1));
+      groups[i].querySelector(".nbt-share")?.setAttribute("width", filled.toFixed(1));
     });
     const widths = model.get("widths");
     picture.querySelectorAll(".nbt-edge:not(.nbt-call) path:first-of-type").forEach((path) => {
@@ -84,11 +80,7 @@ function render({ model, el }) {
     const right = Number(box.getAttribute("x")) + Number(box.getAttribute("width"));
     const y = Number(box.getAttribute("y"));
     const plate = build(["rect", { rx: "9", height: "18", y: String(y - 21), class: "nbt-plate" }, []]);
-    const text = build([
-      "text",
-      { y: String(y - 8), "text-anchor": "middle", "font-size": "11" },
-      [],
-    ]);
+    const text = build(["text", { y: String(y - 8), "text-anchor": "middle", "font-size": "11" }, []]);
     const all = build(["g", { class: "nbt-badge" }, []]);
     all.append(plate, text);
     group.append(all);
@@ -180,15 +172,13 @@ function render({ model, el }) {
     groups[i].focus();
   };
 
+  /** @param {number} i */
+  const toggle = (i) => (opened === nodes[i].id ? shut() : open(i));
   /** @param {Event} event */
-  const at = (event) =>
-    groups.indexOf(
-      /** @type {any} */ (/** @type {Element} */ (event.target).closest("[data-node]")),
-    );
+  const at = (event) => groups.indexOf(/** @type {any} */ (/** @type {Element} */ (event.target).closest("[data-node]")));
   onKeys(picture, (event) => {
     const i = at(event);
     if (i < 0) return {};
-    const toggle = () => (opened === nodes[i].id ? shut() : open(i));
     return {
       ArrowRight: () => focus(nodes.findIndex((node) => node.id === nodes[i].next[0])),
       ArrowLeft: () => focus(nodes.findIndex((node) => node.next.includes(nodes[i].id))),
@@ -196,16 +186,15 @@ function render({ model, el }) {
       ArrowUp: () => focus(i - 1),
       Home: () => focus(0),
       End: () => focus(groups.length - 1),
-      Enter: toggle,
-      " ": toggle,
+      Enter: () => toggle(i),
+      " ": () => toggle(i),
       Escape: shut,
     };
   });
   picture.addEventListener("click", (event) => {
     const i = at(event);
     if (i < 0) return;
-    if (opened === nodes[i].id) shut();
-    else open(i);
+    toggle(i);
     focus(i);
   });
   const csv = () => {

@@ -15,11 +15,13 @@ function build([tag, attributes, children]) {
 }
 
 /** Make an HTML element.
- * @param {string} tag @param {string} className @param {string} [text] @returns {HTMLElement} */
-function make(tag, className, text) {
+ * @param {string} tag @param {string} className @param {string} [text] @param {Record<string, string>} [attributes]
+ * @returns {HTMLElement} */
+function make(tag, className, text = "", attributes = {}) {
   const element = document.createElement(tag);
   element.className = className;
-  if (text !== undefined) element.textContent = text;
+  element.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
 }
 
@@ -33,6 +35,13 @@ function makeButton(text, act, label = "", className = "") {
   if (label) button.setAttribute("aria-label", label);
   button.addEventListener("click", act);
   return button;
+}
+
+/** A row of a table. @param {"th" | "td"} tag @param {string[]} texts of its cells */
+function tableRow(tag, texts) {
+  const row = /** @type {HTMLTableRowElement} */ (make("tr", ""));
+  row.append(...texts.map((text) => make(tag, "", text)));
+  return row;
 }
 
 /** A list of names and values. @param {[string, string][]} rows */
@@ -229,7 +238,7 @@ function sortRows(table) {
 /** Every third frame is acknowledged, as the publisher expects. */
 const ACK_EVERY = 3;
 /** How often a page says that it is there, while nothing is drawn. */
-const HERE_MS = 10000;
+const HERE_S = 10;
 /** A kernel that moves something says so every second. */
 const SILENT_MS = 3000;
 
@@ -378,14 +387,14 @@ function follow(model, names, draw, root) {
     else write(state, "");
     root.classList.toggle("nbt-gone", gone || (silent > SILENT_MS && !model.get("resting")));
   };
+  let beats = 0;
   const beat = setInterval(() => {
     if (!root.isConnected) return;
     tell();
     if (missed) later();
+    beats += 1;
+    if (beats % HERE_S === 0 && !gone) say("here");
   }, 1000);
-  const here = setInterval(() => {
-    if (root.isConnected && !gone) say("here");
-  }, HERE_MS);
   const onGone = () => {
     gone = true;
     tell();
@@ -394,12 +403,14 @@ function follow(model, names, draw, root) {
   const say = (kind) => {
     if (!send(model, { kind, view })) onGone();
   };
-  for (const name of names) model.on(`change:${name}`, later);
-  model.on("change:frame", onFrame);
-  model.on("change:beat", hear);
-  model.on("change:resting", onRest);
-  // The widget manager's word for a kernel that was restarted or has died.
-  model.on("comm_live_update", onGone);
+  /** @type {[string, () => void][]} */
+  const events = [
+    ...names.map((name) => /** @type {[string, () => void]} */ ([`change:${name}`, later])),
+    ["change:frame", onFrame], ["change:beat", hear], ["change:resting", onRest],
+    // The widget manager's word for a kernel that was restarted or has died.
+    ["comm_live_update", onGone],
+  ];
+  for (const [event, act] of events) model.on(event, act);
   document.addEventListener("visibilitychange", run);
   const stopTheme = followTheme(root, later);
   draw();
@@ -408,13 +419,8 @@ function follow(model, names, draw, root) {
   return () => {
     over = true;
     clearInterval(beat);
-    clearInterval(here);
     stopTheme();
-    for (const name of names) model.off(`change:${name}`, later);
-    model.off("change:frame", onFrame);
-    model.off("change:beat", hear);
-    model.off("change:resting", onRest);
-    model.off("comm_live_update", onGone);
+    for (const [event, act] of events) model.off(event, act);
     document.removeEventListener("visibilitychange", run);
     if (!gone) send(model, { kind: "close", view });
   };

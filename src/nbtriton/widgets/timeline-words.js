@@ -96,11 +96,6 @@ function markItems(marks) {
 /** What a selected stretch holds of each model. @param {Part[]} parts @param {Mark[]} marks */
 function stretchTable(parts, marks) {
   const table = make("table", "nbt-numbers");
-  const line = (/** @type {string} */ tag, /** @type {string[]} */ cells) => {
-    const row = make("tr", "");
-    row.append(...cells.map((cell) => make(tag, "", cell)));
-    table.append(row);
-  };
   const rows = parts.slice(0, MOST_ROWS);
   const times = rows.map(({ waits }) => {
     const took = waits.filter((w) => !w.open).map((w) => w.end - w.begin).sort((a, b) => a - b);
@@ -109,13 +104,15 @@ function stretchTable(parts, marks) {
   });
   // One unit for all times.
   const [unit, per_ms] = times.flat().some((time) => time >= 1) ? ["ms", 1] : ["µs", 1000];
-  line("th", ["model", "requests", ...["p50", "p99", "mean wait"].map((name) => `${name} [${unit}]`), "batches", "mean rows", "reasons"]);
+  table.append(tableRow("th", [
+    "model", "requests", ...["p50", "p99", "mean wait"].map((name) => `${name} [${unit}]`), "batches", "mean rows", "reasons",
+  ]));
   rows.forEach(({ name, waits, batches }, at) => {
     const reasons = tallied(batches.map((batch) => marks[batch.mark][0])).map(([letter, many]) => `${letter} ${count(many)}`);
-    line("td", [
+    table.append(tableRow("td", [
       name, count(waits.length), ...times[at].map((time) => measure(time * per_ms)), count(batches.length),
       measure(sum(batches.map((batch) => batch.rows)) / batches.length), reasons.join(", ") || "–",
-    ]);
+    ]));
   });
   if (parts.length <= MOST_ROWS) return [table];
   return [table, make("div", "", `and ${counted(parts.length - MOST_ROWS, "more model")}`)];

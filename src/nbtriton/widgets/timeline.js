@@ -19,19 +19,18 @@ const SAY_TIMELINE_MS = 5000;
 function render({ model, el }) {
   const root = make("div", "nbt-root nbt-timeline");
   const finding = make("div", "nbt-timeline-finding nbt-finding");
-  const bar = make("div", "nbt-bar");
+  const bar = make("div", "nbt-bar", "", { role: "toolbar", "aria-label": "zoom and pan" });
   const search = /** @type {HTMLInputElement} */ (make("input", "nbt-timeline-search"));
-  const matches = make("span", "nbt-timeline-matches");
-  const legend = make("ul", "nbt-timeline-legend");
-  const head = /** @type {HTMLCanvasElement} */ (make("canvas", "nbt-timeline-head"));
+  const matches = make("span", "nbt-timeline-matches", "", { role: "status" });
+  const legend = make("ul", "nbt-timeline-legend", "", { "aria-label": "why batches left" });
+  const head = /** @type {HTMLCanvasElement} */ (make("canvas", "nbt-timeline-head", "", {
+    role: "img", "aria-label": "All that is recorded, and the stretch that is shown",
+  }));
   const scroll = make("div", "nbt-timeline-scroll");
   const canvas = /** @type {HTMLCanvasElement} */ (make("canvas", "nbt-timeline-lanes"));
-  const panel = make("div", "nbt-timeline-panel");
-  const life = make("div", "nbt-timeline-life");
-  const said = make("div", "nbt-hidden-text");
-  bar.setAttribute("role", "toolbar");
-  bar.setAttribute("aria-label", "zoom and pan");
-  legend.setAttribute("aria-label", "why batches left");
+  const panel = make("div", "nbt-timeline-panel", "", { "aria-live": "polite" });
+  const life = make("div", "nbt-timeline-life", "", { "aria-live": "polite" });
+  const said = make("div", "nbt-hidden-text", "", { role: "status" });
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-roledescription", "timeline");
@@ -41,15 +40,9 @@ function render({ model, el }) {
       + "shift with left and right pans, 0 shows all, F follows the newest, Enter selects the request, "
       + "S selects the stretch that is shown, Z zooms to the selection, P pins the model, Escape clears",
   );
-  head.setAttribute("role", "img");
-  head.setAttribute("aria-label", "All that is recorded, and the stretch that is shown");
   search.type = "search";
   search.placeholder = "name, failed, busy > 50%, id";
   search.setAttribute("aria-label", "search: part of a name, failed, busy > 50%, a request's number or id");
-  matches.setAttribute("role", "status");
-  panel.setAttribute("aria-live", "polite");
-  life.setAttribute("aria-live", "polite");
-  said.setAttribute("role", "status");
   scroll.append(canvas);
   root.append(finding, bar, legend, head, scroll, panel, life, said);
   el.append(root);
@@ -73,7 +66,6 @@ function render({ model, el }) {
   let brush = null;
   /** @type {{at: number, begin: number, end: number} | null} */
   let drag = null;
-  let window_drag = false;
   let plot = { x: 0, width: 1, bottom: 0 };
   /** @type {Map<number, boolean>} */
   const unfolded = new Map(); // what a reader opened or folded; the rest follows the number of models
@@ -557,16 +549,11 @@ function render({ model, el }) {
   }));
   /** The window goes where the pointer is in the overview. @param {PointerEvent} event */
   const onWindow = (event) => {
-    if (event.type === "pointerdown") {
-      if (event.button) return;
-      head.setPointerCapture(event.pointerId);
-      window_drag = true;
-    }
-    if (!window_drag) return;
+    if (event.type === "pointerdown" && !event.button) head.setPointerCapture(event.pointerId);
+    if (!head.hasPointerCapture(event.pointerId)) return;
     const { begin, end } = shown();
     const middle = along(event.clientX - head.getBoundingClientRect().left, places, times);
     show(middle - (end - begin) / 2, middle + (end - begin) / 2);
-    if (event.type === "pointerup") window_drag = false;
   };
   for (const kind of /** @type {("pointerdown" | "pointermove" | "pointerup")[]} */ (["pointerdown", "pointermove", "pointerup"])) {
     head.addEventListener(kind, onWindow);

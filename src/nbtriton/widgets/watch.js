@@ -1,29 +1,16 @@
 /** @typedef {{name: string, version: number, state: string, lanes: string[], bins: string[]}} Shown */
 
 const COLUMNS = [
-  ["model", ""],
-  ["version", ""],
-  ["state", ""],
-  ["queued", ""],
-  ["executing", ""],
-  ["throughput", "infer/s"],
-  ["queue", "ms"],
-  ["compute", "ms"],
-  ["inferences", ""],
-  ["executions", ""],
-  ["failed", ""],
-];
+  "model", "version", "state", "queued", "executing", "throughput infer/s", "queue ms", "compute ms", "inferences",
+  "executions", "failed",
+].map((head) => head.split(" "));
 const FEW_MODELS = 8;
 
 /** @param {() => number} next */
 function readModel(next) {
   const [queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent, worked] =
     Array.from({ length: 10 }, next);
-  const samples = next();
-  const lanes = next();
-  const bins = next();
-  const changes = next();
-  const shares = next();
+  const [samples, lanes, bins, changes, shares] = Array.from({ length: 5 }, next);
   const many = () => Array.from({ length: samples }, next);
   return {
     queued, executing, rate, queueMs, computeMs, inferences, executions, failed, recent, worked,
@@ -103,32 +90,22 @@ function render({ model, el }) {
       }
       return [card, roles];
     }));
-    const head = make("tr", "");
-    COLUMNS.forEach(([name, unit], column) => {
-      const cell = /** @type {HTMLTableCellElement} */ (make("th", "", name));
+    const head = tableRow("th", COLUMNS.map(([name]) => name));
+    [...head.cells].forEach((cell, column) => {
       cell.setAttribute("scope", "col");
-      sortable(cell, column > 2);
+      sortable(/** @type {HTMLTableCellElement} */ (cell), column > 2);
+      const [, unit] = COLUMNS[column];
       if (unit) cell.append(make("br", ""), make("small", "", unit));
-      head.append(cell);
     });
     const top = make("thead", "");
     top.append(head);
     const body = make("tbody", "");
-    cells = /** @type {Shown[]} */ (model.get("models")).map((shown) => {
-      const row = make("tr", "");
-      row.dataset.model = shown.name;
-      row.dataset.version = String(shown.version);
-      const made = COLUMNS.map(([name]) => {
-        const cell = make("td", "");
-        cell.dataset.column = name;
-        return cell;
-      });
-      row.append(...made);
+    cells = /** @type {Shown[]} */ (model.get("models")).map(({ name, version, state }) => {
+      const row = tableRow("td", COLUMNS.map((_, at) => [name, String(version), state][at] ?? ""));
+      row.dataset.model = name;
+      [...row.cells].forEach((cell, at) => { [cell.dataset.column] = COLUMNS[at]; });
       body.append(row);
-      write(made[0], shown.name);
-      write(made[1], String(shown.version));
-      write(made[2], shown.state);
-      return made;
+      return [...row.cells];
     });
     const at = [...table.querySelectorAll("th")].findIndex((cell) => cell.ariaSort !== "none");
     const sort = table.querySelectorAll("th")[at]?.ariaSort ?? "";

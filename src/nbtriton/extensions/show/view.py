@@ -17,7 +17,16 @@ import traitlets
 from nbtriton.common.checks import MAPPING, NAME, SERVER, check
 from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import needed
-from nbtriton.drawing.scene import Shape, figure, fitting, series_colours, shape, to_json, to_svg
+from nbtriton.drawing.scene import (
+    SMALL,
+    Shape,
+    figure,
+    fitting,
+    series_colours,
+    shape,
+    to_json,
+    to_svg,
+)
 from nbtriton.extensions.show import SHOW, ShowSettings
 from nbtriton.options.table import signed
 from nbtriton.widgets.publisher import Publisher
@@ -222,7 +231,7 @@ def _colour(found: Mapping[str, Any], at: int) -> str:
 def _box(box: Sequence[float], name: str, colour: str, width: int) -> tuple[Shape, ...]:
     """Draw a box with its name above it, in sizes for a frame of this width."""
     x, y, right, bottom = box
-    size = max(8.0, width / 45)
+    size = max(float(SMALL), width / 45)
     outline = shape(
         "rect", x=x, y=y, width=max(0.0, right - x), height=max(0.0, bottom - y), fill="none",
         stroke=colour, stroke_width=max(1.5, width / 300), data_name=name or "box",
