@@ -19,8 +19,11 @@ from tests.seeds import FIXED, SEED, free_seed
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
-# No deadline for an example: the machine may be busy with other things.
-hypothesis.settings.register_profile("gate", derandomize=FIXED, deadline=None, print_blob=True)
+# No deadline for an example, and none for making one: the machine may be busy with other things.
+hypothesis.settings.register_profile(
+    "gate", derandomize=FIXED, deadline=None, print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)  # fmt: skip
 hypothesis.settings.register_profile(
     "fast", hypothesis.settings.get_profile("gate"), max_examples=25
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbtriton.backends.python import install_pb_utils
@@ -228,7 +228,7 @@ def load(server: Server, steps: list[Step], outputs: set[int], extra: str = "") 
 
 
 @pytest.mark.medium
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(
     graphs(),
     st.booleans(),
@@ -269,7 +269,7 @@ def test_writes_are_seen_by_no_other_reader(
                 found[f"T{number}"][:] = -9
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(
     graphs(FORGETFUL),
     st.lists(

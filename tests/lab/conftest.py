@@ -58,19 +58,16 @@ RECORD = """() => {
 class Lab:
     """A JupyterLab of our own: port, token and folders."""
 
-    def __init__(self, scratch: Path, theme: str) -> None:
+    def __init__(self, scratch: Path) -> None:
         self.root = scratch / "root"
         self.root.mkdir(parents=True)
         self.token = secrets.token_hex(16)
         # A short path: that of a socket has at most 107 characters.
         self._runtime = Path(tempfile.mkdtemp(prefix="lab-"))
-        settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
-        settings.mkdir(parents=True)
+        self._settings = scratch / "settings" / "@jupyterlab" / "apputils-extension"
+        self._settings.mkdir(parents=True)
         # Else a popup about Jupyter's news covers the page.
-        (settings / "notification.jupyterlab-settings").write_text(
-            json.dumps({"fetchNews": "false", "checkForUpdates": False})
-        )
-        (settings / "themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
+        self.set("notification", {"fetchNews": "false", "checkForUpdates": False})
         env = {
             **os.environ,
             "JUPYTER_CONFIG_DIR": str(scratch / "config"),
@@ -94,6 +91,10 @@ class Lab:
             ],
             stdout=self._log, stderr=subprocess.STDOUT, env=env, start_new_session=True,
         )  # fmt: skip
+
+    def set(self, name: str, settings: dict[str, object]) -> None:
+        """Give its pages settings; each reads them as it opens."""
+        (self._settings / f"{name}.jupyterlab-settings").write_text(json.dumps(settings))
 
     @cached_property
     def url(self) -> str:
@@ -235,25 +236,19 @@ def browser_context(chromium, playwright_driver) -> Iterator[Callable[[], Any]]:
 
 
 @pytest.fixture(scope="session")
-def labs(tmp_path_factory) -> Iterator[Callable[[str], Lab]]:
+def lab(tmp_path_factory) -> Iterator[Lab]:
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
-    running: dict[str, Lab] = {}
-
-    def start(theme: str) -> Lab:
-        if theme not in running:
-            running[theme] = Lab(tmp_path_factory.mktemp("lab"), theme)
-            running[theme].wait()
-        return running[theme]
-
-    yield start
-    for lab in running.values():
-        lab.stop()
+    running = Lab(tmp_path_factory.mktemp("lab"))
+    try:
+        running.wait()
+        yield running
+    finally:
+        running.stop()
 
 
 @pytest.fixture
-def open_notebook(labs, browser_context) -> Iterator[Callable[..., Opened]]:
+def open_notebook(lab, browser_context) -> Iterator[Callable[..., Opened]]:
     """Open a notebook; a script error on its page fails the test."""
-    opened: list[Opened] = []
     contexts: list[Any] = []
     errors: list[str] = []
 
@@ -267,20 +262,18 @@ def open_notebook(labs, browser_context) -> Iterator[Callable[..., Opened]]:
         theme: str = "JupyterLab Light",
         kind: type[Opened] = Opened,
     ) -> Opened:
-        lab = labs(theme)
+        lab.set("themes", {"theme": theme})
         (lab.root / name).write_text(json.dumps(notebook))
         context = browser_context()
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: note(str(error), kind.known_errors))
-        opened.append(kind(lab, page, name))
-        return opened[-1]
+        return kind(lab, page, name)
 
     yield open_
-    for notebook in opened:
-        for session in notebook.lab.call("GET", "sessions"):
-            notebook.lab.call("DELETE", f"sessions/{session['id']}")
+    for session in lab.call("GET", "sessions"):
+        lab.call("DELETE", f"sessions/{session['id']}")
     for context in contexts:
         context.close()
     assert not errors, errors

@@ -45,8 +45,6 @@ def test_a_finished_report_answers_and_is_saved_as_a_picture(open_notebook):
     opened.theme("JupyterLab Dark")
     opened.page.locator("body[data-jp-theme-light=false]").wait_for(state="attached")
     opened.screenshot("chart-open-dark", output)
-    opened.theme("JupyterLab Light")  # the setting is the server's, which other tests use
-    opened.page.locator("body[data-jp-theme-light=true]").wait_for(state="attached")
 
     opened.save()
     saved = json.loads((opened.lab.root / name).read_text())
