@@ -25,8 +25,10 @@ def test_the_example_runs(tmp_path: Path) -> None:
             resources={"metadata": {"path": str(tmp_path)}},
         ).execute()  # fmt: skip
     outputs = [[o.output_type for o in cell.outputs] for cell in notebook.cells]
+    # The third cell ends in a picture.
+    assert any("<svg" in o.get("data", {}).get("text/html", "") for o in notebook.cells[2].outputs)
     # One request, one measurement: each shows its result.
-    assert {"execute_result", "display_data"} & set(outputs[4])
-    assert {"execute_result", "display_data"} & set(outputs[5])
-    assert notebook.cells[6].outputs[0].text == "[[2. 2. 2. 2.]]\n1\n"
+    assert {"execute_result", "display_data"} & set(outputs[6])
+    assert {"execute_result", "display_data"} & set(outputs[7])
+    assert notebook.cells[8].outputs[0].text == "[[2. 2. 2. 2.]]\n1\n"
     assert not any(o.get("name") == "stderr" for cell in notebook.cells for o in cell.outputs)
