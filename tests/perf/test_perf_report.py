@@ -337,3 +337,10 @@ def test_a_load_generator_without_time_left_says_so(monkeypatch, seconds, limits
     assert measured.memory_mb > 10
     assert any("load generator used 95%" in note for note in measured.notes) == limits
     assert {"cpu_percent", "memory_mb"} <= set(row_of(measured))
+
+
+def test_a_rate_that_was_asked_for_is_written_whole():
+    points = tuple(point(rate, mode="request_rate") for rate in (744.0, 1116.0, 1116.25))
+    html = PerfReport("m", points)._repr_mimebundle_()["text/html"]
+    rates = re.findall(r'<tr data-point="\d"><td[^>]*>([^<]+)</td>', html)
+    assert rates[:3] == ["744", "1\u202f116", "1\u202f120"]

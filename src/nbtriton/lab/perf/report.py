@@ -208,6 +208,8 @@ def _table(report: PerfReport) -> tuple[list[Column], list[list[object]], list[i
     rows = []
     for point in report.points:
         row = row_of(point)
+        if (rate := row.get("request_rate_per_s", 0.5)) == int(rate):
+            row["request_rate_per_s"] = int(rate)  # it was asked for, and is written whole
         if point.server is not None:
             server = point.server
             row["server_compute_us"] = server.accounted_us - server.queue_us
