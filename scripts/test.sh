@@ -15,12 +15,14 @@ export COLUMNS=240
 
 step() {
     name=$1
+    begun=$(date +%s)
     shift
     "$@" >"$logs/$name" 2>&1
     status=$?
     [ $status = 0 ] || echo "$name" >>"$logs/failed"
     printf '\n== %s\n' "$name" # the dots of the tests may stand before it
     cat "$logs/$name"
+    echo "$name: $(($(date +%s) - begun)) s"
     return $status
 }
 
