@@ -216,6 +216,7 @@ def classifier():
     return linear_model.LogisticRegression().fit(x, np.array(["low", "low", "high", "high"]))
 
 
+@pytest.mark.medium
 def test_an_estimator_brings_its_inputs_and_outputs(server, classifier):
     server.load("max_batch_size: 8 dynamic_batching { }", classifier, name="estimator")
     config = server.config("estimator")
@@ -230,6 +231,7 @@ def test_an_estimator_brings_its_inputs_and_outputs(server, classifier):
     assert np.allclose(found["predict_proba"], classifier.predict_proba(x))
 
 
+@pytest.mark.medium
 def test_outputs_are_named_after_the_methods(server, classifier):
     text = (
         'max_batch_size: 8 input { name: "X" data_type: TYPE_FP32 dims: 2 } '

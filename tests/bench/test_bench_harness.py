@@ -194,6 +194,7 @@ def test_the_newest_full_run_is_the_latest():
     assert history.latest([later]) == {"a": later}
 
 
+@pytest.mark.medium
 def test_the_list_knows_every_figure_and_makes_targets_know_every_bench(capsys):
     assert main(["--list"]) == 0
     text = capsys.readouterr().out

@@ -19,6 +19,9 @@ from tests.examples.serving import serve_nbtriton
 from tests.examples.site import Site, Skipped
 from tests.examples.upstream import examples_of, run_program
 
+# One server with all models: six seconds of a processor.
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:

@@ -415,17 +415,19 @@ def test_only_the_connection_of_a_slow_client_ends(small: Server) -> None:
 def test_the_connection_of_a_client_that_reads_nothing_is_aborted(small: Server) -> None:
     with opened(small, limits=Limits(unread_bytes=100_000)) as endpoints:
         port = endpoints.http_port
+        waited_for = threading.Event()
+        http = endpoints._open["http"]
+        remove = http.remove
+
+        def notify(connection: object) -> None:
+            remove(connection)
+            waited_for.set()
+
+        http.remove = notify  # type: ignore[method-assign]
         with Client(port) as client:
-            client.send(post("/v2/models/stream/generate_stream", {"IN": 100_000}))
-            waited_for = threading.Event()
-            http = endpoints._open["http"]
-            remove = http.remove
-
-            def notify(connection: object) -> None:
-                remove(connection)
-                waited_for.set()
-
-            http.remove = notify  # type: ignore[method-assign]
+            # The system keeps megabytes: each response has the long id.
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.send(post("/v2/models/stream/generate_stream", {"id": "x" * 2000, "IN": 5000}))
             waited(waited_for)
         assert alive(port)
 
