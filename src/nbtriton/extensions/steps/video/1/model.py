@@ -1,6 +1,7 @@
 """Decode a video file, or an HTTP or RTSP address, a response for each frame: PyAV."""
 
 import base64
+import functools
 import math
 import os
 import re
@@ -68,20 +69,24 @@ def public(url):
     return re.sub(r"//[^/@]*@", "//", url)
 
 
-class HttpFile:
-    """What an HTTP address sends, as a file that PyAV reads; `abort` ends a read on another thread."""
-
-    # No proxies, and nothing but HTTP: a redirection may lead to another scheme.
-    opener = urllib.request.OpenerDirector()
+@functools.cache
+def opener():
+    """No proxies, and nothing but HTTP: a redirection may lead to another scheme."""
+    found = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(context=ssl.create_default_context()),
+        urllib.request.HTTPSHandler(context=ssl.create_default_context()),  # 0.1 s: not at a load
         urllib.request.HTTPRedirectHandler(),
         urllib.request.HTTPErrorProcessor(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.UnknownHandler(),
     ):
-        opener.add_handler(handler)
+        found.add_handler(handler)
+    return found
+
+
+class HttpFile:
+    """What an HTTP address sends, as a file that PyAV reads; `abort` ends a read on another thread."""
 
     def __init__(self, url, timeout_s):
         self.url, self.timeout_s = url, timeout_s
@@ -96,7 +101,7 @@ class HttpFile:
             words = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
             # Not for whom a redirection leads to.
             request.add_unredirected_header("Authorization", f"Basic {words}")
-        response = self.opener.open(request, timeout=self.timeout_s)
+        response = opener().open(request, timeout=self.timeout_s)
         if place and response.status != 206:
             raise OSError("the address cannot be read from its middle")
         self.close()
