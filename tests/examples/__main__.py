@@ -171,7 +171,8 @@ def main(arguments: Sequence[str]) -> int:
         for number, models in enumerate(dict.fromkeys(line.models for line in lines)):
             chosen = [line for line in lines if line.models == models]
             repository = folder / f"models{number}"
-            write_models(repository, models or MODELS, python=options.real or not has_onnx())
+            if any(line.row for line in chosen):
+                write_models(repository, models or MODELS, python=options.real or not has_onnx())
             if models_of:
                 upstream.write_example_models(repository, models_of)
             if not models:

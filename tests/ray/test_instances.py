@@ -57,7 +57,8 @@ def test_the_node_its_bytes_and_the_time_of_the_way_are_told(server):
     frame = nbtriton.status(server).set_index("model")["nodes"]
     assert f"1 \u00d7 {new.node}; " in frame["apart"]
     assert not frame["here"]
-    (node,) = DagView.of(server, "apart").graph.nodes
+    graph = DagView.of(server, "apart").graph
+    (node,) = (one for one in graph.nodes if one.label == "apart")
     assert dict(node.details)["nodes"].startswith(f"1 \u00d7 {new.node}; ")
     copies = nbtriton.copies(server).query("copies == 30")
     assert copies["bytes"].tolist() == [*way]
