@@ -166,8 +166,8 @@ class TwoNodes:
         """End both."""
         import ray
 
-        self.lose()
         ray.shutdown()
+        self.lose()
 
 
 def one_at_a_time(call: Callable[[], object], count: int) -> float:
@@ -512,6 +512,9 @@ def main(words: list[str]) -> int:
                     _PARTS[word](server, cluster)
                 except Exception as error:  # the next ones are measured nevertheless
                     say(f"{word}: {type(error).__name__}: {error}", False)
+    print(
+        f"{sum(_said)} of {len(_said)} lines are ok, after {monotonic() - began:.0f} s", flush=True
+    )
     return int(not all(_said))
 
 
