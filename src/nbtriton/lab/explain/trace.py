@@ -34,7 +34,7 @@ class ModelRecords:
     nodes: Mapping[str, str] = field(default_factory=dict)
 
     def lane(self, instance: str) -> str:
-        """Return the name of an instance's lane; its node comes first, as long names are cut there."""
+        """Return the name of an instance's lane, with the node of one elsewhere."""
         node = self.nodes.get(instance)
         return instance if node is None else f"{node}: {instance}"
 
