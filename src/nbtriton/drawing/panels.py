@@ -100,9 +100,9 @@ def curve_scene(
     if len(limits.loads) == 1 and all(len(one.drawn) == 1 for one in shown):
         picture = _Picture(limits, roles, target_ms, None, latency_unit(shown))
         rows, y = picture.rows(shown, y + 4, width)
-        key = _key(shown, picture, y + 4, width)
+        key = _key(shown, picture, y + 10, width)
         parts += [*rows, *key]
-        y += 2 + 14 * len(key)
+        y += 8 + 14 * len(key)
     elif shown:
         groups = _groups(shown)
         picture = _Picture(limits, roles, target_ms, best, latency_unit(shown))
