@@ -51,6 +51,13 @@ def test_every_batch_is_a_bar_with_its_reason_and_every_request_a_line():
     assert {"I 1", "F 8", "digits_0", "F  full"} <= set(words)
 
 
+def test_batches_that_share_a_lane_at_a_time_have_no_text():
+    bars = (Bar(0, 0, 40, 1, 1, IDLE), Bar(0, 30, 70, 2, 2, FULL), Bar(0, 70, 99, 3, 3, IDLE))
+    words = {e.text for e in drawn(TimelineLanes("m", ("m",), bars, ())).iter(f"{SVG}text")}
+    assert "I 3" in words
+    assert not {"I 1", "F 2"} & words
+
+
 def test_text_is_never_smaller_than_11_px_and_no_two_meet():
     crowd = tuple(Wait(float(n % 7), 90.0, 0) for n in range(80))
     models = [

@@ -212,8 +212,9 @@ def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
                 **ink("panel", "line"),
             )
         )
+    over = _overlapping(model.bars)
     for bar in model.bars:
-        parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), axis)
+        parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), axis, named=bar not in over)
     bottom = lanes_top + len(model.lanes) * (_LANE_H + 4)
     for strip in model.strips:
         parts += _strip(strip, bottom, axis)
@@ -244,7 +245,20 @@ def _wait(wait: Wait, y: float, lanes_top: float, axis: _Axis) -> list[Shape]:
     return found
 
 
-def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
+def _overlapping(bars: Sequence[Bar]) -> set[Bar]:
+    """Return those that lie over another one, where the instances of a model share a lane: their texts would, too."""
+    found: set[Bar] = set()
+    last: dict[int, Bar] = {}
+    for bar in sorted(bars, key=lambda one: one.begin_ms):
+        before = last.get(bar.lane)
+        if before is not None and bar.begin_ms < before.end_ms:
+            found |= {before, bar}
+        if before is None or bar.end_ms > before.end_ms:
+            last[bar.lane] = bar
+    return found
+
+
+def _bar(bar: Bar, top: float, axis: _Axis, *, named: bool) -> list[Shape]:
     begin, end = axis.x(bar.begin_ms), axis.x(bar.end_ms)
     width = max(1.5, end - begin)
     took = f"{measure(bar.end_ms - bar.begin_ms)} ms"
@@ -268,7 +282,7 @@ def _bar(bar: Bar, top: float, axis: _Axis) -> list[Shape]:
     if bar.open:
         found.append(_ragged(begin + width, top + 2, _LANE_H - 4, bar.mark.role))
         texts.insert(0, f"{texts[0]} · running {lasting(bar.end_ms - bar.begin_ms)}")
-    return [*found, *words_on(bar.mark, texts, begin, top, width)]
+    return [*found, *words_on(bar.mark, texts if named else (), begin, top, width)]
 
 
 def words_on(mark: Mark, texts: Sequence[str], x: float, top: float, width: float) -> list[Shape]:
