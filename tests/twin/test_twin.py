@@ -13,7 +13,13 @@ import pytest
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from nbtriton.extensions.twin import Twin
-from nbtriton.extensions.twin.statistics import Times, latest_entries, times_of, traffic_of
+from nbtriton.extensions.twin.statistics import (
+    Times,
+    asked_most,
+    latest_entries,
+    times_of,
+    traffic_of,
+)
 from nbtriton.types import Profile
 
 STAND_IN = """
@@ -102,6 +108,13 @@ def test_a_stall_is_none_of_the_spread():
 def test_of_several_versions_the_highest_counts():
     document = {"model_stats": [entry({}, version=9), entry({}, version=10), entry({}, version=2)]}
     assert latest_entries(document)["m"]["version"] == "10"
+
+
+def test_a_step_is_asked_by_its_ensemble_too():
+    ensembles = {"whole": ["slow", "next"]}
+    # One request is between its steps.
+    assert asked_most({"whole": 9, "slow": 10, "next": 9}, ensembles) == "whole"
+    assert asked_most({"slow": 30, "whole": 9, "next": 9}, ensembles) == "slow"
 
 
 @pytest.fixture(scope="module")

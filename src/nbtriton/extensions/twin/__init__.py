@@ -17,6 +17,7 @@ from nbtriton.extensions.twin.statistics import (
     Entry,
     Times,
     Traffic,
+    asked_most,
     latest_entries,
     times_of,
     traffic_of,
@@ -191,7 +192,7 @@ def twin(
     url : str
         ``host:port``, optionally with ``http://`` or ``grpc://`` in front.
     model : str, optional
-        What a prediction is about unless it names another one; by default the model with the most requests.
+        What a prediction is about unless it names another one; by default the model to which clients sent the most requests.
     observer : callable, optional
         Called with a `PerfProgress` after each look.
     **options
@@ -263,7 +264,10 @@ def twin(
             hint="look again while it works, or let measure_s=5 send requests",
         )
     known = {name: traffic[name] for name in (*ensembles, *models)}
-    chosen = model or max(known, key=lambda name: known[name].requests)
+    chosen = model or asked_most(
+        {name: one.requests for name, one in known.items()},
+        {name: [step.model_name for step in configs[name].ensemble_scheduling.step] for name in ensembles},
+    )  # fmt: skip
     found = Twin(
         chosen,
         models,

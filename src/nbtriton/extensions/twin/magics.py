@@ -24,7 +24,7 @@ class TwinMagics(Magics):
     @argument(
         "url", type=unquoted, metavar="URL", help="host:port of the server; http:// or grpc:// may be in front"
     )  # fmt: skip
-    @argument("--model", type=unquoted, help="what predictions are about (that with the most requests)")  # fmt: skip
+    @argument("--model", type=unquoted, help="what predictions are about (that which clients asked most)")  # fmt: skip
     @argument("--load", action="store_true", help="load stand-ins of its models, for which the server needs --stand-in on")  # fmt: skip
     @arguments(tuple(TWIN.values()))
     def triton_twin(self, options: Namespace) -> Any:

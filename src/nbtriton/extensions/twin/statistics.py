@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median
@@ -169,3 +169,20 @@ def _pooled(parts: Sequence[tuple[int, float]]) -> Times:
 
 def _failures(entry: Entry) -> int:
     return int(entry["inference_stats"]["fail"]["count"])
+
+
+def asked_most(requests: Mapping[str, int], ensembles: Mapping[str, Sequence[str]]) -> str:
+    """Return the model to which clients sent most requests.
+
+    Parameters
+    ----------
+    requests : mapping of str to int
+        By model; those of a step include what its ensembles sent, with requests that these have not answered yet.
+    ensembles : mapping of str to sequence of str
+        The models of the steps of each ensemble.
+    """
+    own = Counter(requests)
+    for name, steps in ensembles.items():
+        for step in steps:
+            own[step] -= requests[name]
+    return max(requests, key=lambda name: own[name])
