@@ -72,15 +72,10 @@ def public(url):
 @functools.cache
 def opener():
     """No proxies, and nothing but HTTP: a redirection may lead to another scheme."""
-    found = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(context=ssl.create_default_context()),  # 0.1 s: not at a load
-        urllib.request.HTTPRedirectHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.UnknownHandler(),
-    ):
+    web, found = urllib.request, urllib.request.OpenerDirector()
+    https = web.HTTPSHandler(context=ssl.create_default_context())  # 0.1 s: not at a load
+    errors = web.HTTPErrorProcessor(), web.HTTPDefaultErrorHandler(), web.UnknownHandler()
+    for handler in (web.HTTPHandler(), https, web.HTTPRedirectHandler(), *errors):
         found.add_handler(handler)
     return found
 
