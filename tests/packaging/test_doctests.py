@@ -63,6 +63,7 @@ def names(own_progress, tmp_path, monkeypatch) -> Iterator[dict[str, object]]:
         yield {"nt": nt, "np": np, "server": server, "ones": np.ones((1, 4), np.float32)}
 
 
+@pytest.mark.medium  # all of them: six seconds of a processor
 @pytest.mark.parametrize("module", modules())
 def test_the_examples_run(module: str, names: dict[str, object]) -> None:
     found = importlib.import_module(module)
