@@ -8,6 +8,9 @@ import random
 import numpy as np
 import pytest
 
+from nbtriton.lab.perf.breakdown import ServerBreakdown
+from nbtriton.lab.perf.sample import Sample
+from nbtriton.lab.simulate.calibration import Calibration
 from nbtriton.lab.simulate.measurements import (
     added_quantiles,
     beyond_chance,
@@ -18,6 +21,7 @@ from nbtriton.lab.simulate.measurements import (
     without_stalls,
 )
 from nbtriton.lab.simulate.model_profile import ModelProfile, ServicePoint
+from tests.simulate.profiles import chain
 
 
 def test_what_is_added_from_quantile_to_quantile_gives_the_distribution_back():
@@ -114,3 +118,29 @@ def test_turns_are_one_point_in_which_each_execution_has_the_same_weight():
         (4, 1),
         (4, 2),
     ]
+
+
+def one_at_a_time(latencies_us, infer_us=0.0):
+    """Return the sample of a closed loop, with a server that took so long of each request."""
+    ns = [round(us * 1000) for us in latencies_us]
+    count = len(ns)
+    served = ServerBreakdown("m", "1", count, count, count, infer_us, 0, 0, infer_us, 0, 0, {})
+    return Sample(0, sum(ns), ns, 0, "", 0.0, 0.0, 0.0, 0, (served,))
+
+
+@pytest.mark.parametrize(
+    ("latencies_us", "step_us"),
+    [
+        ([3010] * 8, 5),
+        ([3010] * 7 + [33_000], 5),  # a stall
+        ([4000] * 8, 50),  # a slow turn: no more than what a request costs beside its execution
+        ([2900] * 8, 0),
+    ],
+)
+def test_a_step_of_an_ensemble_costs_what_is_missing_of_its_median_at_most_a_request(
+    latencies_us, step_us
+):
+    found = Calibration(None, None, {})
+    found.alone("a", 1, one_at_a_time([1050] * 8, infer_us=1000))
+    found.whole("e", 1, one_at_a_time(latencies_us))
+    assert found.fitted(chain({"a": 1.0, "b": 2.0})).costs.step_us == pytest.approx(step_us)

@@ -186,7 +186,7 @@ class Calibration:
     def whole(self, name: str, rows: int, sample: Sample) -> None:
         """Record the latency of an ensemble, one request at a time."""
         if len(sample.latencies_ns):
-            self._whole.append((name, rows, fmean(sample.latencies_ns)))
+            self._whole.append((name, rows, median(sample.latencies_ns)))
 
     def remote_point(self, sample: Sample, rows: int, at_once: int) -> list[ServicePoint]:
         """Return the point of a remote server: the mean of its statistics, with the client's spread."""
@@ -314,8 +314,9 @@ class Calibration:
             len(profile.config(each).ensemble_scheduling.step) for each in profile.ensembles
         )
         predicted = whatif(profile, name, batch_size=rows, request_count=2000).points[0]
-        missing_us = latency_ns / 1000 - predicted.latency_avg_us
-        step_us = max(0.0, missing_us / count)
+        missing_us = latency_ns / 1000 - predicted.latency_p50_us
+        # A further step does less than a request, which is submitted and answered too: the machine took the rest.
+        step_us = min(max(0.0, missing_us / count), upper_median(self._around) / 1000)
         return replace(profile, costs=replace(profile.costs, step_us=step_us))
 
     # -- loads -----------------------------------------------------------------------------------

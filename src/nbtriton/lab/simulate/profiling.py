@@ -43,6 +43,8 @@ _MOST_POINTS = 20
 _LEAST = 8
 _PATIENCE_S = 0.25
 _SHORTEST_S = 0.01
+# Requests to a whole ensemble in a turn, of which the median counts: a stall is longer than all that its steps cost.
+_WHOLE = 30
 
 # Steps of the work of many requests: three loads, whose differences are small.
 _CROWD_STEPS = 3
@@ -362,7 +364,12 @@ class _Work:
             rows = min(plan.roots)
             load = LoadSpec(self._target, plan.model, Concurrency(1), Repeated([plan.roots[rows]]))
             sample = measure_sample(
-                load, (plan.model,), seconds=self._share_s, least=_LEAST, longest_s=self._longest_s
+                load,
+                (plan.model,),
+                seconds=self._share_s,
+                least=_WHOLE,
+                longest_s=self._longest_s,
+                warm_up=2,
             )
             self._calibration.foreign += sample.foreign
             self._calibration.whole(plan.model, rows, sample)
