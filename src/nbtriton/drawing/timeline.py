@@ -291,21 +291,11 @@ def words_on(mark: Mark, texts: Sequence[str], x: float, top: float, width: floa
     if not words:
         return []
     middle, wide = x + width / 2, text_width(words, 11, bold=True)
-    found = [text(middle, top + 16, words, 11, "fg", "middle", bold=True)]
-    if mark.pattern:
-        found.insert(
-            0,
-            shape(
-                "rect",
-                x=middle - wide / 2,
-                y=top + 6,
-                width=wide,
-                height=12,
-                opacity=0.7,
-                **ink("bg"),
-            ),
-        )
-    return found
+    label = text(middle, top + 16, words, 11, "fg", "middle", bold=True)
+    if not mark.pattern:
+        return [label]
+    ground = shape("rect", x=middle - wide / 2, y=top + 6, width=wide, height=12, opacity=0.7, **ink("bg"))  # fmt: skip
+    return [ground, label]
 
 
 def swatch(mark: Mark, x: float, y: float) -> list[Shape]:

@@ -50,7 +50,7 @@ class ModuleInstance(BatchInstance):
     parameters : nbtriton.extensions.pytorch.parameters.ModuleParameters
     place : Place, optional
         On a GPU.
-    graphs : nbtriton.backends.devices.Graphs, optional
+    graphs : nbtriton.extensions.pytorch.graphs.Graphs, optional
         The place's graphs, if batches run by CUDA graphs.
     """
 
