@@ -302,6 +302,19 @@ def test_what_others_took_is_said_and_too_much_is_refused(others, foreign, outco
     assert all("while it was measured" in note for note in report.notes)
 
 
+def test_a_profile_that_is_refused_says_as_little_of_stability():
+    """Times that differ a hundredfold: no three windows agree within a hundredth of a per cent."""
+    wild = profile({(1, 1): [0.1, 10.0]}, rows=1)
+    loud = replace(wild, foreign=50)
+    asked = {"concurrency": 2, "stability_percentage": 0.01}
+    assert only(whatif(wild, **asked)).outcome == "unstable"
+    assert only(whatif(wild, **asked)).infer_per_s_range is not None
+    point = only(whatif(loud, **asked))
+    assert point.outcome == "beyond the profile"
+    assert point.infer_per_s_range is None
+    assert point.latency_p99_range_us is None
+
+
 @pytest.mark.medium
 def test_a_poisson_load_is_judged_over_a_thousand_requests():
     for seed in range(4):

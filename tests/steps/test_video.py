@@ -126,27 +126,35 @@ def test_a_reader_that_is_behind_holds_the_decoder(server, load):
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest"])
-def test_a_reader_that_is_behind_misses_frames_and_each_is_accounted_for(server, load, policy):
-    load(slow_reader=policy, waiting=3)
-    stream = frames(server)
-    first = next(stream)
-    # The source is read to its end meanwhile.
-    assert until(lambda: not any(t.name == "video-decoder" for t in threading.enumerate()))
-    found = [first, *stream]
+def test_a_reader_that_is_behind_misses_frames_and_each_is_accounted_for(server, folder, policy):
+    video = nt.step("video", files=folder, slow_reader=policy, waiting=3)
+    unread = 'parameters { key: "MAX_UNREAD_RESPONSES" value { string_value: "1" } }'
+    server.load(unread, video, name="video")
+    gate = threading.Event()
+    send = functools.partial(held, (folder / "long.ts").read_bytes(), gate)
+    with serve_http(send) as url:
+        stream = frames(server, url)
+        first = next(stream)
+        # One is read, one waits for the reader, and one is held: three were kept however slow the sender was.
+        assert until(lambda: counted(server)["video_frames_sent"] == 3)
+        gate.set()
+        # The source is read to its end meanwhile.
+        assert until(lambda: not any(t.name == "video-decoder" for t in threading.enumerate()))
+        found = [first, *stream]
     seen = [int(one["INDEX"][0]) for one in found]
     dropped = found[-1].parameters["dropped"]
     assert seen == sorted(seen)
     assert dropped > 0
-    assert len(seen) + dropped == COUNT
+    assert len(seen) + dropped == LONG
     assert counted(server) == {
         "video_frames_sent": len(seen),
         "video_frames_dropped": dropped,
         "video_reconnects": 0,
     }
     if policy == "drop_oldest":
-        assert seen[-3:] == [COUNT - 3, COUNT - 2, COUNT - 1]
+        assert seen[-3:] == [LONG - 3, LONG - 2, LONG - 1]
     else:
-        assert seen[-1] < COUNT - 1, "those that came last were dropped"
+        assert seen[-1] < LONG - 1, "those that came last were dropped"
 
 
 def test_a_source_of_pictures_without_times_has_none(server, load, folder):
@@ -294,12 +302,13 @@ def cut(data, until_number, handler, number):
 
 
 def held(data, gate, handler, _number):
-    """Half of it, then silence."""
+    """Half of it, then silence until the gate opens."""
     handler.send_response(HTTPStatus.OK)
     handler.end_headers()
     handler.wfile.write(data[: len(data) // 2])
     handler.wfile.flush()
     gate.wait(120)
+    handler.wfile.write(data[len(data) // 2 :])
 
 
 @pytest.mark.parametrize(("send", "name"), [(whole, "clip.ts"), (ranged, "clip.mp4")])

@@ -286,13 +286,14 @@ def judged(point: PerfPoint, profile: Profile) -> PerfPoint:
             *notes,
             f"{DOUBTFUL}: the machine or its models were busy for others while it was measured",
         )
-    doubtful = any(note.startswith(DOUBTFUL) for note in notes)
-    if not (doubtful and point.outcome == "predicted"):
-        return replace(point, notes=notes)
+    if not any(note.startswith(DOUBTFUL) for note in notes):
+        return point
+    # What such a profile says of stability says as little as what it says of time.
+    settled = point.outcome in ("predicted", "unstable")
     return replace(
         point,
         notes=notes,
-        outcome="beyond the profile",
+        outcome="beyond the profile" if settled else point.outcome,
         infer_per_s_range=None,
         latency_p99_range_us=None,
     )
