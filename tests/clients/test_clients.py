@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import threading
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ def test_requests_in_flight_reuse_their_connections(client):
         assert all(ended.acquire(timeout=60) for _ in pending)
         assert [each.exception() for each in pending] == [None] * 4
     if isinstance(client, HttpClient):
-        assert len(client._connections) <= 12
+        assert len(client._connections) <= 4
 
 
 def test_streams_are_for_grpc(client):
@@ -156,6 +157,25 @@ def test_a_cancelled_request_is_not_sent_later(urls):
         assert pending.cancel()
         client._send(pending, client.encode("double", ROWS))
         assert client._connections == []
+
+
+def test_a_request_that_is_cancelled_while_it_connects_is_not_sent(monkeypatch):
+    connect = http.client.HTTPConnection.connect
+
+    def cancelled(connection):
+        assert pending.cancel()
+        connect(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", cancelled)
+    pending = PendingRequest()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        HttpClient(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2) as client,
+    ):
+        client._send(pending, client.encode("double", ROWS))
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize("kind", [HttpClient, GrpcClient])

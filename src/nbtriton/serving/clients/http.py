@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -226,7 +226,7 @@ class HttpClient(base.Client[EncodedRequest]):
             with self._connection() as connection:
                 pending.abort = connection.abort
                 try:
-                    response = connection.infer(request)
+                    response = connection.infer(request, pending.done)
                 finally:
                     pending.abort = None
         except Exception as raised:
@@ -243,14 +243,24 @@ class _Connection:
         self._connection = http.client.HTTPConnection(url, timeout=timeout_s)
         self._closed = False
 
-    def infer(self, request: EncodedRequest) -> tuple[bytes, int]:
-        """Send an inference request; return the response's body and the length of its JSON."""
+    def infer(
+        self, request: EncodedRequest, is_over: Callable[[], bool] = bool
+    ) -> tuple[bytes, int]:
+        """Send an inference request; return the response's body and the length of its JSON.
+
+        One that is over before it can be aborted, for want of a socket, is not sent.
+        """
         headers = {_HEADER_LENGTH: str(request.json_size)}
-        content, length = self.request("POST", request.path, request.body, headers)
+        content, length = self.request("POST", request.path, request.body, headers, is_over)
         return content, int(length) if length else len(content)
 
     def request(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        is_over: Callable[[], bool] = bool,
     ) -> tuple[bytes, str]:
         """Send a request; return the response's body and the header field with the JSON's length.
 
@@ -262,7 +272,7 @@ class _Connection:
         try:
             if self._connection.sock is None:
                 self._connection.connect()
-            if self._closed:  # closed while connecting, before there was a socket
+            if self._closed or is_over():  # while connecting, before there was a socket
                 raise ConnectionAbortedError("the connection was closed here")
             self._connection.request(method, path, body, dict(headers or {}))
             response = self._connection.getresponse()
