@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import random
-import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from nbtriton.serving.clients.shared_memory import (
     SharedMemoryPool,
     byte_size_of,
 )
-from tests.children import run_python
+from tests.children import finish, run_python
 from tests.forked import in_child
 
 SHM = Path("/dev/shm")
@@ -224,13 +225,13 @@ def test_a_forked_child_neither_uses_nor_removes_the_pool_of_its_parent(pool):
 
 
 CHILD = """
-import os, signal, sys
+import sys
 from nbtriton import SharedMemoryPool
 pool = SharedMemoryPool("child", bytes=4096, check=True)
 block = pool.allocate(10)
 print(pool.key[1:], flush=True)
-if sys.argv[1] == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "stay":
+    sys.stdin.read()
 """
 
 
@@ -239,10 +240,12 @@ def test_the_end_of_a_process_frees_its_memory():
     ended = run_python("-c", CHILD, "end", check=True)
     assert not (SHM / ended.stdout.strip()).exists()
     assert "ends with 1 blocks that were not released: 10 bytes of <string>:5" in ended.stderr
-    killed = run_python("-c", CHILD, "kill")
-    assert killed.returncode == -signal.SIGKILL
-    left = SHM / killed.stdout.strip()
-    assert left.exists()
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    stays = subprocess.Popen([sys.executable, "-c", CHILD, "stay"], text=True, **pipes)
+    left = SHM / stays.stdout.readline().strip()
+    assert left.exists()  # once it is killed, the pool of any process removes it
+    stays.kill()
+    finish(stays)
     SharedMemoryPool("next", bytes=1).close()
     assert not left.exists()
 

@@ -12,6 +12,7 @@ from nbtriton.backends.python import install_pb_utils
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, serve
 from tests.frontends.models import load_all, write_all
+from tests.until import until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,8 +40,8 @@ def server(request: pytest.FixtureRequest, repository: Path) -> Iterator[Server]
 def endpoints(server: Server) -> Iterator[Endpoints]:
     with serve(server, http_port=0, metrics_port=0) as opened:
         yield opened
-    left = [t.name for t in threading.enumerate() if t.name.startswith("nbtriton-endpoints")]
-    assert not left
+    # The port waits for its workers only for a moment.
+    assert until(lambda: not any(t.name.startswith("nbtriton-endpoints") for t in threading.enumerate()))  # fmt: skip
 
 
 @pytest.fixture

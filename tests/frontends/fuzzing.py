@@ -92,10 +92,12 @@ def scratched(data: bytes, dice: random.Random, times: int, most: int) -> bytes:
 
 
 def load_models(server: Server, folder: Path) -> None:
-    """Load the models of the endpoints' tests; a stream of them ends after 20 responses."""
+    """Load the models of the endpoints' tests; a stream ends after 20 responses, a sequence after 5 s of silence."""
     write_all(folder)
     source = folder / "stream" / "1" / "model.py"
     source.write_text(source.read_text().replace("100_000", "20"))
+    config = folder / "sequence" / "config.pbtxt"
+    config.write_text(config.read_text().replace("600000000", "5000000"))
     load_all(server, folder, tuple(MODELS))
 
 

@@ -102,7 +102,7 @@ def _echo(datatype: str, dims: str, batch: int = 8, extra: str = "") -> str:
 
 _CORRELATED = """
 sequence_batching {
-  max_sequence_idle_microseconds: 5000000
+  max_sequence_idle_microseconds: 600000000
   control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
 }
 """

@@ -28,8 +28,8 @@ class Received:
 class Client:
     """One connection."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection((host, port), timeout=WAIT_S)
         self._read = b""
 
     def __enter__(self) -> Self:

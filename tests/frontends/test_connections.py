@@ -58,8 +58,8 @@ def small(repository) -> Iterator[Server]:
         yield server
 
 
-def alive(port: int) -> bool:
-    with Client(port) as client:
+def alive(port: int, host: str = "127.0.0.1") -> bool:
+    with Client(port, host) as client:
         client.send(LIVE)
         return client.receive().status == 200
 
@@ -524,9 +524,11 @@ def test_closing_leaves_nothing_behind(repository) -> None:
     with Server(gpus=()) as server:
         load_all(server, repository, ("one",))
         before = set(threading.enumerate())
-        endpoints = serve(server, http_port=0, metrics_port=0)
+        # An address of its own: at the usual one another process may take a port that is free again.
+        host = "127.0.0.17"
+        endpoints = serve(server, http_port=0, metrics_port=0, host=host)
         port = endpoints.http_port
-        with Client(port) as client, Client(port) as partly:
+        with Client(port, host) as client, Client(port, host) as partly:
             client.send(post(INFER, ones()))
             client.receive()
             partly.send(b"POST /v2 HTTP/1.1\r\nContent-Le")
@@ -537,10 +539,10 @@ def test_closing_leaves_nothing_behind(repository) -> None:
         assert set(threading.enumerate()) <= before
         assert endpoints.http_port is None
         with pytest.raises(OSError):
-            Client(port)
+            Client(port, host)
         # The port is free again, and the server goes on.
-        with serve(server, http_port=port, metrics_port=None):
-            assert alive(port)
+        with serve(server, http_port=port, metrics_port=None, host=host):
+            assert alive(port, host)
 
 
 @pytest.mark.medium

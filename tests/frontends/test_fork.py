@@ -11,14 +11,17 @@ import pytest
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import serve
 from tests.forked import start_child
+from tests.until import until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 WAIT_S = 30.0
+# An address of its own: at the usual one another process may take a port that is free again.
+HOST = "127.0.0.18"
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), WAIT_S)
+    return socket.create_connection((HOST, port), WAIT_S)
 
 
 def answer(client: socket.socket) -> bytes:
@@ -30,7 +33,7 @@ def answer(client: socket.socket) -> bytes:
 def test_endpoints_close_while_a_child_lives(notified: bool, monkeypatch: pytest.MonkeyPatch):
     """Also one that C code forked, without Python's hooks: a client does not connect in vain."""
     with Server(gpus=()) as server:
-        endpoints = serve(server, http_port=0, grpc_port=0, metrics_port=0)
+        endpoints = serve(server, host=HOST, http_port=0, grpc_port=0, metrics_port=0)
         ports = [endpoints.http_port, endpoints.grpc_port, endpoints.metrics_port]
         client = connect(ports[0])
         assert answer(client).startswith(b"HTTP/1.1 200")
@@ -53,7 +56,9 @@ def test_endpoints_close_while_a_child_lives(notified: bool, monkeypatch: pytest
         for port in ports:
             with pytest.raises(ConnectionRefusedError):
                 connect(port)
-        again = serve(server, http_port=ports[0], grpc_port=ports[1], metrics_port=ports[2])
+        again = serve(
+            server, host=HOST, http_port=ports[0], grpc_port=ports[1], metrics_port=ports[2]
+        )
         with connect(ports[0]) as client:
             assert answer(client).startswith(b"HTTP/1.1 200")
         again.close()
@@ -64,7 +69,10 @@ def test_endpoints_close_while_a_child_lives(notified: bool, monkeypatch: pytest
 
 @pytest.mark.medium
 def test_forks_while_clients_connect_and_disconnect():
-    with Server(gpus=()) as server, serve(server, http_port=0, metrics_port=None) as endpoints:
+    with (
+        Server(gpus=()) as server,
+        serve(server, host=HOST, http_port=0, metrics_port=None) as endpoints,
+    ):
         port = endpoints.http_port
         stop = threading.Event()
         answered: list[bytes] = []
@@ -78,6 +86,7 @@ def test_forks_while_clients_connect_and_disconnect():
         for thread in threads:
             thread.start()
         try:
+            assert until(lambda: answered)
             for _ in range(10):
                 assert start_child(lambda: "lived")() == "lived"
         finally:

@@ -35,6 +35,7 @@ from tests.frontends.grpc_support import (
     stream,
     tensor,
 )
+from tests.until import until
 
 SERVED = ("one", "flexible", "sequence", "failing", "stream", "parameters")
 
@@ -91,8 +92,9 @@ def endpoints(server: Server) -> Iterator[Endpoints]:
     before = set(threading.enumerate())
     with serve(server, http_port=None, metrics_port=None, grpc_port=0) as opened:
         yield opened
-    left = [t.name for t in set(threading.enumerate()) - before if "endpoints" in t.name]
-    assert not left
+    assert until(
+        lambda: not any("endpoints" in t.name for t in set(threading.enumerate()) - before)
+    )
 
 
 @pytest.fixture
@@ -424,7 +426,7 @@ def test_a_client_that_goes_away_cancels_its_request(url: str, waiting: Any) -> 
         call = open_call(leaving)
         future = call.future(infer("waiting"))
         assert waiting.running.wait(TIMEOUT_S)
-    assert future.done()
+    assert until(future.done)  # a moment after the channel is closed
     assert waiting.cancelled.wait(TIMEOUT_S)
 
 
@@ -452,7 +454,13 @@ def test_a_client_that_does_not_read_is_disconnected(server: Server, waiting: An
     ):
         call = open_stream(channel)
         large = infer("flexible", [tensor(datatype="INT32", shape=[1 << 18])], [b"\0" * (1 << 20)])
-        answers = call(iter([infer("waiting"), *[large] * 40]))
+
+        def requests() -> Iterator[Any]:
+            yield infer("waiting")
+            assert waiting.running.wait(TIMEOUT_S)  # one that waits is given up without being run
+            yield from [large] * 40
+
+        answers = call(requests())
         # Without a single answer read: what still runs for it is given up.
         assert waiting.cancelled.wait(TIMEOUT_S)
         with pytest.raises(grpc.RpcError) as raised:

@@ -34,6 +34,7 @@ output { name: "OUT" data_type: TYPE_FP32 dims: [ 16 ] }
 """
 SEQUENCE = """
 sequence_batching {
+  max_sequence_idle_microseconds: 600000000
   control_input { name: "START" control {
     kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
 }

@@ -224,7 +224,7 @@ def test_memory_is_unmapped_with_its_region(scene):
     # The server's and the pool's own.
     assert Path("/proc/self/maps").read_text().count(scene.pool.key) == 2
     scene.pool.unregister(scene.client)
-    scene.server.unload("m")
+    assert scene.server.unload("m", timeout_s=60)
     gc.collect()
     assert Path("/proc/self/maps").read_text().count(scene.pool.key) == 1
 

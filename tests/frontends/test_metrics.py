@@ -67,7 +67,7 @@ STEP = """ensemble_scheduling { step { model_name: "plain" model_version: -1
 MODELS = {
     "plain": 'backend: "python"',
     "hurried": """backend: "python" dynamic_batching { default_queue_policy {
-        default_timeout_microseconds: 100000 } }""",
+        default_timeout_microseconds: 600000000 allow_timeout_override: true } }""",
     "full": 'backend: "python" dynamic_batching { default_queue_policy { max_queue_size: 1 } }',
     "cached": 'backend: "python" response_cache { enable: true }',
     "around": 'platform: "ensemble" ' + STEP,
@@ -163,11 +163,11 @@ class Sender:
         self._client = grpcclient.InferenceServerClient(url)
         self._answers: queue.Queue = queue.Queue()
 
-    def send(self, model: str, value: float):
+    def send(self, model: str, value: float, timeout_us: int | None = None):
         tensor = grpcclient.InferInput("IN", [1, 1], "FP32")
         tensor.set_data_from_numpy(np.array([[value]], np.float32))
         done = lambda result, error: self._answers.put(error and error.status())
-        return self._client.async_infer(model, [tensor], done)
+        return self._client.async_infer(model, [tensor], done, timeout=timeout_us)
 
     def answer(self) -> str | None:
         """Return the status of the next answer, None for a good one."""
@@ -188,11 +188,11 @@ def provoke(client: Client, repository: Path) -> dict[tuple[str, str], int]:
     client.infer("plain", 0, 0, 0, 0, 0)  # refused before it is a request
     client.infer("around", -1)  # a step raises
     with contextlib.closing(Sender(client.grpc)) as sender:
-        for model in ("hurried", "full"):
+        for model, timeout_us in (("hurried", 100_000), ("full", None)):
             place = repository / model
             sender.send(model, 9)
             assert until((place / "started").exists)
-            waiting = sender.send(model, 0)
+            waiting = sender.send(model, 0, timeout_us)
             if model == "hurried":
                 assert sender.answer() == "StatusCode.UNAVAILABLE"  # it waited for too long
             else:
@@ -207,6 +207,7 @@ def provoke(client: Client, repository: Path) -> dict[tuple[str, str], int]:
             (place / "gate").touch()
             assert sender.answer() is None
     assert until(lambda: ("full", "CANCELED") in client.failures())
+    client.rest()
     return client.failures()
 
 

@@ -38,11 +38,12 @@ def test_perf_analyzer_measures_this_endpoint(
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = csv.DictReader(report.read_text().splitlines())
     assert float(row["Inferences/Second"]) > 0
-    # The server's side: present, and not longer than the client waited.
+    # The server's side: present, and on average not longer than the client waited, or nothing were left of that.
     parts = (
         "Server Queue",
         "Server Compute Input",
         "Server Compute Infer",
         "Server Compute Output",
     )
-    assert 0 < sum(float(row[part]) for part in parts) <= float(row["p99 latency"])
+    assert sum(float(row[part]) for part in parts) > 0
+    assert float(row["Network+Server Send/Recv"]) > 0

@@ -160,7 +160,8 @@ def test_pipelined_requests_are_read_as_they_are_answered(
             flood.send(LIVE * 4000)
             answered = honest(endpoints)
         answered()
-        pending = [len(one._pending) for one in endpoints._open["http"].connections]  # type: ignore[attr-defined]
+        connections = list(endpoints._open["http"].connections)  # they end meanwhile
+        pending = [len(one._pending) for one in connections]  # type: ignore[attr-defined]
         assert max(pending, default=0) < 300
         assert all(flood.receive().status == 200 for _ in range(4000))
 
@@ -287,7 +288,8 @@ def test_the_limit_of_open_calls_is_advertised_and_enforced(server: Server) -> N
 def test_a_client_that_only_cancels_calls_is_disconnected(server: Server) -> None:
     reset = number(CANCEL)
     with opened(server, calls=50) as endpoints, grpc_ready(endpoints) as client:
-        client.send(*(call(n) + frame(RST_STREAM, 0, n, reset) for n in range(1, 10_000, 2)))
+        with contextlib.suppress(ConnectionError):  # the server may have gone before all is sent
+            client.send(*(call(n) + frame(RST_STREAM, 0, n, reset) for n in range(1, 10_000, 2)))
         client.to_the_end()
         (goodbye,) = client.of(GOAWAY)
         assert int.from_bytes(goodbye.content[4:8], "big") == CALM
@@ -298,7 +300,8 @@ def test_a_client_that_only_cancels_calls_is_disconnected(server: Server) -> Non
 
 def test_a_client_with_too_many_calls_is_disconnected(server: Server) -> None:
     with opened(server, calls=20) as endpoints, grpc_ready(endpoints) as client:
-        client.send(*(frame(HEADERS, END_HEADERS, n, HEAD) for n in range(1, 10_000, 2)))
+        with contextlib.suppress(ConnectionError):
+            client.send(*(frame(HEADERS, END_HEADERS, n, HEAD) for n in range(1, 10_000, 2)))
         client.to_the_end()
         assert int.from_bytes(client.of(GOAWAY)[0].content[4:8], "big") == CALM
 
@@ -314,7 +317,8 @@ def test_one_cancelled_call_for_each_answered_one_is_no_attack(server: Server) -
 def test_a_client_that_floods_settings_is_disconnected(endpoints: Endpoints) -> None:
     with grpc_ready(endpoints) as client:
         client.send(*(frame(HEADERS, END_HEADERS, n, HEAD) for n in range(1, 1000, 2)))
-        client.send(*(setting(WINDOW_SIZE, 1000 + n % 2) for n in range(1000)))
+        with contextlib.suppress(ConnectionError):
+            client.send(*(setting(WINDOW_SIZE, 1000 + n % 2) for n in range(1000)))
         client.to_the_end()
         (goodbye,) = client.of(GOAWAY)
         assert goodbye.content[4:] == number(CALM) + b"too many settings"
@@ -337,11 +341,12 @@ IDLE = {
 def test_a_client_that_floods_frames_without_effect_is_disconnected(
     endpoints: Endpoints, kind: str
 ) -> None:
-    with grpc_ready(endpoints) as client, contextlib.suppress(ConnectionError):
+    with grpc_ready(endpoints) as client:
         client.send(frame(HEADERS, END_HEADERS, 1, HEAD))
         client.send(IDLE[kind] * 9_000, call(3))
         assert client.answer(3).status == (0, "")
-        client.send(IDLE[kind] * 200_000)
+        with contextlib.suppress(ConnectionError):
+            client.send(IDLE[kind] * 200_000)
         client.to_the_end()
         (goodbye,) = client.of(GOAWAY)
         assert goodbye.content[4:] == number(CALM) + b"too many idle frames"

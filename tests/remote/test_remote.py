@@ -26,8 +26,9 @@ from nbtriton.common.errors import (
 )
 from nbtriton.extensions.remote import RemoteModel
 from nbtriton.serving.clients.http import HttpClient
+from tests.differential.rest import come_to_rest
 from tests.engine.support import WAIT_S, ensemble_text
-from tests.until import until
+from tests.until import PATIENCE_S, until
 
 DOUBLE = """
 import triton_python_backend_utils as pb_utils
@@ -98,13 +99,16 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.full_like(value, self.seen))]))
         return answers
 """
+# Answers once there is the file that lets it.
 SLOW = """
 import time
+from pathlib import Path
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        time.sleep(1)
+        while not Path(__file__).with_name("go").exists():
+            time.sleep(0.01)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(one, "IN").as_numpy())])
                 for one in requests]
 """
@@ -119,7 +123,7 @@ MODELS = {
         input { name: "TEXT" data_type: TYPE_STRING dims: -1 } output { name: "SAME" data_type: TYPE_STRING dims: -1 }
         dynamic_batching { }"""),
     "sums": (SUMS, INT32 % 4 + """
-        sequence_batching { control_input { name: "START"
+        sequence_batching { max_sequence_idle_microseconds: 600000000 control_input { name: "START"
             control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } } }"""),
     "count": (COUNT, INT32 % 0 + "model_transaction_policy { decoupled: true }"),
     "waits": (WAITS, INT32 % 1),
@@ -134,12 +138,14 @@ class Far:
     models: Path
     http: str
     grpc: str
-    hears_http: bool = True  # whether its models hear that a client over HTTP has left
+    pid: int = 0  # of a server in another process, whose models do not hear that a client over HTTP has left
 
     def url(self, protocol: str) -> str:
         return f"{protocol}://{getattr(self, protocol)}"
 
     def successes(self, model: str) -> int:
+        if self.pid:  # it counts after it has answered
+            assert come_to_rest(self.pid, PATIENCE_S)
         with HttpClient(self.http) as client:
             (found,) = client.statistics(model)["model_stats"]
         return int(found["inference_stats"]["success"]["count"])
@@ -176,7 +182,7 @@ def far(request: pytest.FixtureRequest, root: Path) -> Iterator[Far]:
             yield found
     else:
         with request.getfixturevalue("reference").server(root) as real:
-            yield Far(root, real.http_url, real.grpc_url, hears_http=False)
+            yield Far(root, real.http_url, real.grpc_url, real.process.pid)
 
 
 @pytest.fixture
@@ -195,7 +201,7 @@ def doubled(value: int, text: bytes = b"a") -> dict[str, np.ndarray]:
 
 JOINING = """
 max_batch_size: 4
-dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 20000000 }
+dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 600000000 }
 """
 both = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
@@ -224,7 +230,7 @@ def test_a_batch_goes_as_one_request(here: nt.Server, far: Far, protocol: str):
     answers = [future.result(WAIT_S) for future in futures]
     assert [int(one["OUT"][0, 0]) for one in answers] == [0, 2, 4, 6]
     assert [one["SAME"][0, 0] for one in answers] == [b"0", b"1", b"2", b"3"]
-    until(lambda: far.successes("double") == before + 1)  # it may count after it has answered
+    assert far.successes("double") == before + 1
 
 
 @both
@@ -244,7 +250,7 @@ def test_inputs_go_by_shared_memory(here: nt.Server, far: Far, protocol: str):
         here.load("", nt.remote(far.url(protocol), shared_memory_bytes=1), name="double")  # no room
         assert here.infer("double", doubled(4))["OUT"].tolist() == [[8]]
         here.unload("m")
-        until(lambda: region not in regions(client))
+        assert until(lambda: region not in regions(client))
 
 
 def regions(client: HttpClient) -> list[str]:
@@ -266,7 +272,7 @@ def test_requests_that_differ_go_by_themselves(here: nt.Server, far: Far, protoc
     answers = [future.result(WAIT_S) for future in futures]
     assert [int(one["OUT"][0, 0]) for one in answers] == [2, 4, 6, 8]
     assert list(answers[1]) == ["OUT"]
-    until(lambda: far.successes("double") == before + 3)
+    assert far.successes("double") == before + 3
 
 
 @both
@@ -319,21 +325,21 @@ def test_a_stream_comes_as_it_is_sent(here: nt.Server, far: Far):
 
 @both
 def test_a_cancelled_request_is_given_up_there(here: nt.Server, far: Far, protocol: str):
-    if protocol == "http" and not far.hears_http:
+    if protocol == "http" and far.pid:
         pytest.skip("a model of 2.51 does not hear that a client over HTTP has left")
     here.load("", nt.remote(far.url(protocol)), name="waits")
     seen = int(here.infer("waits", {"IN": row(1)})["OUT"][0, 0])
     begun = far.models / "waits" / "1" / "begun"
     begun.unlink(missing_ok=True)
     future = here.submit("waits", {"IN": row(0)})
-    until(begun.exists)
+    assert until(begun.exists)
     assert future.cancel()
     assert int(here.infer("waits", {"IN": row(1)})["OUT"][0, 0]) == seen + 1
 
 
 @both
 def test_a_late_answer_is_not_waited_for(here: nt.Server, far: Far, protocol: str):
-    if protocol == "http" and not far.hears_http:
+    if protocol == "http" and far.pid:
         pytest.skip("a model of 2.51 does not hear that a client over HTTP has left")
     here.load("", nt.remote(far.url(protocol)), name="waits")
     seen = int(here.infer("waits", {"IN": row(1)})["OUT"][0, 0])
@@ -348,9 +354,12 @@ def test_a_late_answer_is_not_waited_for(here: nt.Server, far: Far, protocol: st
 def test_an_answer_after_the_limit_is_an_error_and_the_next_one_is_not(
     here: nt.Server, far: Far, protocol: str
 ):
+    go = far.models / "slow" / "1" / "go"
+    go.unlink(missing_ok=True)
     here.load("", nt.remote(far.url(protocol), model="slow", timeout_s=0.2), name="late")
     with pytest.raises(RequestTimeoutError, match=r"has not answered within 0\.2 s"):
         here.infer("late", {"IN": row(1)})
+    go.touch()
     here.load("", nt.remote(far.url(protocol)), name="slow")
     assert here.infer("slow", {"IN": row(2)})["OUT"].tolist() == [[2]]
 
@@ -409,10 +418,11 @@ def test_a_server_that_is_away_for_a_moment_is_asked_again(
 
 
 def test_a_server_that_is_not_there_is_named(here: nt.Server):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        place = f"127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(nt.TritonError, match=f"the server at {place} does not answer"):
-        here.load("", nt.remote(place), name="m")
+    with socket.socket() as silent:  # it has the port, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(nt.TritonError, match=f"the server at {place} does not answer"):
+            here.load("", nt.remote(place), name="m")
 
 
 def test_a_model_that_is_not_there_is_named(here: nt.Server, far: Far):
