@@ -72,7 +72,8 @@ def test_it_is_stepped_and_scrubbed_by_keys(open_view, figure):
 def test_it_plays_and_pauses(open_view, figure):
     page = open_view(figure.widget, motion="no-preference")
     page.clock.install(time=0)
-    page.clock.pause_at(1000)  # from here on the page's time goes on by the test alone
+    # From here on the page's time goes on by the test alone; until then by itself, on a busy machine for long.
+    page.clock.pause_at(600_000)
     page.get_by_role("button", name="play", exact=True).click()
     page.clock.run_for(100)
     assert where(page).startswith("1 of 11")

@@ -33,8 +33,15 @@ def view():
 
 
 def pixel(page):
-    """The colour in the middle of the picture that the page shows."""
-    page.wait_for_function("document.querySelector('#w image').getBBox().width > 0")
+    """The colour in the middle of the picture that the page shows, once it is decoded."""
+    page.evaluate(
+        """async () => {
+          const picture = new Image();
+          picture.src = document.querySelector("#w image").getAttribute("href");
+          await picture.decode();
+          for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+        }"""
+    )
     from PIL import Image
 
     shot = page.locator("#w svg").screenshot()
@@ -65,14 +72,6 @@ def test_the_next_frame_takes_the_place_of_the_one_before(open_view, view):
     page.wait_for_function("href => document.querySelector('#w image').getAttribute('href') != href", arg=before)  # fmt: skip
     page.wait_for_function("!document.querySelector('#w text')")
     assert page.locator("#w .nbt-frames-words").text_content() == "street: frame 5"
-    page.evaluate(
-        """async () => {
-          const picture = new Image();
-          picture.src = document.querySelector("#w image").getAttribute("href");
-          await picture.decode();
-          for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
-        }"""
-    )
     assert pixel(page) < 40
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import nbtriton as nt
 from tests.steps.videos import make_video, missing_for_rtsp, serve_rtsp
+from tests.until import until
 
 __all__ = ["soak"]
 
@@ -44,7 +45,7 @@ def soak(seconds: float, say: Callable[[str], object] = print) -> dict[str, int]
     files, where there is no RTSP server).
     """
     counts = {"read": 0, "dropped": 0, "streams": 0}
-    lock, over, failed = threading.Lock(), threading.Event(), []
+    lock, over, failed, begun = threading.Lock(), threading.Event(), [], set()
     with _sources() as (folder, camera), nt.Server(gpus=()) as server:
         for name, policy in (
             ("held", "block"),
@@ -55,14 +56,24 @@ def soak(seconds: float, say: Callable[[str], object] = print) -> dict[str, int]
                 "", nt.step("video", files=folder, slow_reader=policy, reconnects=1000), name=name
             )
 
+        clip = "clip.mp4"
+
         def one(model: str, url: str, pause_s: float) -> None:
             last, read, dropped = -1, 0, 0
+
+            def behind() -> bool:
+                text = nt.status(server, model)["metrics"][0]
+                return over.is_set() or "video_frames_dropped 0" not in text
+
             for result in server.stream(model, {"URL": [url]}):
                 index = int(result["INDEX"][0])
                 if index <= last or (model == "held" and index != last + 1):
                     raise LossError(f"{model} of {url}: frame {index} after {last}")
                 last, read = index, read + 1
                 dropped = result.parameters.get("dropped", 0)
+                if pause_s and url == clip and read == 1:  # slower than any decoder
+                    until(behind)
+                begun.add(threading.get_ident())
                 if over.wait(pause_s) if pause_s else over.is_set():
                     break
             else:
@@ -83,7 +94,6 @@ def soak(seconds: float, say: Callable[[str], object] = print) -> dict[str, int]
                 failed.append(error)
                 over.set()
 
-        clip = "clip.mp4"
         readers = (
             [("held", clip, 0.0)] * 3 + [("oldest", clip, 0.01)] * 2 + [("newest", clip, 0.01)]
         )
@@ -91,8 +101,9 @@ def soak(seconds: float, say: Callable[[str], object] = print) -> dict[str, int]
         threads = [threading.Thread(target=follow, args=reader) for reader in readers]
         for thread in threads:
             thread.start()
-        began, least = time.monotonic(), None
         try:
+            until(lambda: over.is_set() or len(begun) == len(readers))
+            began, least = time.monotonic(), None
             while (passed := time.monotonic() - began) < seconds and not over.is_set():
                 over.wait(min(30.0, seconds / 5, max(0.1, seconds - passed)))
                 now = resident_mb()
@@ -109,9 +120,9 @@ def soak(seconds: float, say: Callable[[str], object] = print) -> dict[str, int]
         for name in ("held", "oldest", "newest"):
             say(f"{name}: {nt.status(server, name)['metrics'][0]}")
             server.unload(name)
-    left = [one.name for one in threading.enumerate() if one.name.startswith("video-")]
-    if left:
-        raise LossError(f"threads that have not ended: {left}")
+    left = lambda: [one.name for one in threading.enumerate() if one.name.startswith("video-")]
+    if not until(lambda: not left()):
+        raise LossError(f"threads that have not ended: {left()}")
     return counts
 
 

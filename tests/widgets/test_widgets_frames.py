@@ -40,6 +40,7 @@ def street():
 
     class TritonPythonModel:
         go = threading.Event()
+        waits = threading.Event()
         cancelled = threading.Event()
 
         def execute(self, requests):
@@ -51,6 +52,7 @@ def street():
         def run(self, sender, count):
             for number in range(count):
                 if number == 2:
+                    self.waits.set()
                     while not self.go.wait(0.01):
                         if sender.is_cancelled():
                             self.cancelled.set()
@@ -153,6 +155,7 @@ def _failing():
 
 def test_stopping_ends_the_stream(server, model):
     shown = show(server, "street", {"COUNT": [5]})
+    assert model.waits.wait(60)  # a request that is cancelled in the queue never begins
     shown.stop()
     assert model.cancelled.wait(60)
     assert shown.view.ended.wait(60)
