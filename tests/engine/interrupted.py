@@ -8,7 +8,6 @@ armed when this one came up as KeyboardInterrupt, as a person would wait for the
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
 
-import faulthandler
 import json
 import random
 import signal
@@ -42,7 +41,6 @@ ensemble_scheduling {
 
 
 def main(seed: int, interrupts: int) -> None:
-    faulthandler.dump_traceback_later(50, exit=True)
     chance = random.Random(seed)
     server = Server(gpus=())
     loops = [0]

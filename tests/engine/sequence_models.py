@@ -9,7 +9,10 @@ import numpy as np
 
 from tests.engine.support import Gate
 
-__all__ = ["accumulator", "config", "control", "looking", "passing", "pieces"]
+__all__ = ["PATIENT", "accumulator", "config", "control", "looking", "passing", "pieces"]
+
+# A sequence stays for an hour; by default it ends after a second, which a busy machine may take between two requests.
+PATIENT = "max_sequence_idle_microseconds: 3600000000"
 
 
 def control(name: str, kind: str, values: str) -> str:
@@ -21,7 +24,12 @@ def control(name: str, kind: str, values: str) -> str:
 def config(
     batching: str, *, max_batch_size: int = 4, datatype: str = "FP32", rest: str = ""
 ) -> str:
-    """Configuration of IN -> OUT, one value each, with this ``sequence_batching``."""
+    """Configuration of IN -> OUT, one value each, with this ``sequence_batching``.
+
+    It is `PATIENT` unless it says how long a sequence may be idle.
+    """
+    if "max_sequence_idle" not in batching:
+        batching = f"{PATIENT} {batching}"
     return (
         f'backend: "python" max_batch_size: {max_batch_size} '
         f'input {{ name: "IN" data_type: TYPE_{datatype} dims: 1 }} '

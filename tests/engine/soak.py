@@ -67,7 +67,7 @@ MODELS = (("batched", "IN", "OUT", 1), ("whole", "X", "Y", 2), ("calling", "IN",
 
 
 class SendingThread(threading.Thread):
-    """Sends until stopped; `outcomes` counts answers, `wrong` has the unexpected ones."""
+    """Sends until stopped and answered; `outcomes` counts answers, `wrong` has the unexpected ones."""
 
     def __init__(self, server: Server, seed: int, stop: threading.Event) -> None:
         super().__init__(name=f"sending-{seed}")
@@ -82,7 +82,7 @@ class SendingThread(threading.Thread):
     def run(self) -> None:
         try:
             for number in itertools.count():
-                if self._stop_sending.is_set():
+                if self._stop_sending.is_set() and self.outcomes["answered"]:
                     break
                 self._send(float(number % 1000))
             while self._pending:
@@ -152,7 +152,7 @@ def soak(seconds: float, seed: int = 0) -> Counter[str]:
             thread.start()
         changes: Counter[str] = Counter()
         end = monotonic() + seconds
-        while monotonic() < end and not any(thread.wrong for thread in threads):
+        while not changes or (monotonic() < end and not any(thread.wrong for thread in threads)):
             what = chance.choices(("instances", "replaced", "unloaded"), (10, 9, 1))[0]
             changes[what] += 1
             if what == "unloaded":

@@ -38,17 +38,18 @@ class Gate:
         self.batches: list[list[str]] = []  # request ids of every execution that came in
         self.threads: list[int] = []
         self._entered = threading.Semaphore(0)
-        self._passes = threading.Semaphore(0)
-        self._opened = threading.Event()
-        if is_open:
-            self._opened.set()
+        self._changed = threading.Condition()
+        self._is_open = is_open
+        self._passes = 0
 
     def stand(self, request_ids: list[str]) -> None:
-        self.batches.append(request_ids)
-        self.threads.append(threading.get_ident())
-        self._entered.release()
-        if not self._opened.is_set():
-            assert self._passes.acquire(timeout=WAIT_S), "the test never opened the gate"
+        with self._changed:
+            self.batches.append(request_ids)
+            self.threads.append(threading.get_ident())
+            number = len(self.batches)
+            self._entered.release()
+            passes = self._changed.wait_for(lambda: self._is_open or number <= self._passes, WAIT_S)
+        assert passes, "the test never opened the gate"
 
     def wait_entered(self, count: int = 1) -> None:
         """Wait until `count` more executions are at the gate."""
@@ -56,13 +57,20 @@ class Gate:
             assert self._entered.acquire(timeout=WAIT_S), "no execution came to the gate"
 
     def let(self, count: int = 1) -> None:
-        """Let this many executions pass."""
-        self._passes.release(count)
+        """Let this many executions pass, in the order in which they came."""
+        with self._changed:
+            self._passes += count
+            self._changed.notify_all()
 
     def open(self) -> None:
         """Let all later executions pass."""
-        self._opened.set()
-        self._passes.release(1000)
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Let no more executions pass, after those that have passed already."""
+        self._is_open = False
 
 
 def waited(event: threading.Event) -> None:

@@ -355,7 +355,6 @@ def test_infer_does_not_overtake_the_queue_delay(server: Server):
     server.load(dynamic("max_queue_delay_microseconds: 2000"), gated(gate), name="m")
     result = server.infer("m", {"IN": ones()})
     assert result.timing.queue_ns >= 2_000_000
-    assert gate.threads != [threading.get_ident()]
 
 
 def test_async_models_never_block_the_callers_loop(server: Server):

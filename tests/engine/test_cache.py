@@ -241,7 +241,7 @@ def test_D12_hits_take_part_in_the_order(cached: Server):
         echo(f"{CACHED} dynamic_batching {{ preserve_ordering: true }}"), gated(gate), name="m"
     )
     cached.infer("m", {"IN": row(1)})
-    gate._opened.clear()
+    gate.shut()
     slow = cached.submit("m", {"IN": row(2)})
     gate.wait_entered(2)
     hit = cached.submit("m", {"IN": row(1)})

@@ -141,6 +141,31 @@ def test_requests_whose_senders_are_kept_are_answered_by_close(server: Server, c
         ] * 3
 
 
+def test_close_answers_a_request_whose_execution_ends_meanwhile(server: Server, gate: Gate):
+    """From those that are executed it moves to those that are answered later."""
+    senders: list = []
+
+    class Keeping:
+        def execute(self, requests):
+            gate.stand([])
+            senders.extend(request.get_response_sender() for request in requests)
+
+    class Moving(set):
+        def __iter__(self):
+            found = [*super().__iter__()]
+            gate.open()
+            assert until(lambda: not runtime.instances()[0].running)
+            return iter(found)
+
+    server.load(echo(), Keeping, name="m")
+    runtime = server.engine.registry.resolve("m")
+    runtime._in_flight.late = Moving()
+    future = server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    server.close(timeout_s=0.01)
+    assert isinstance(future.exception(0), EngineStoppedError)
+
+
 def test_a_late_answer_ends_an_unload(server: Server):
     senders: queue.SimpleQueue = queue.SimpleQueue()
     import triton_python_backend_utils as pb_utils
@@ -285,8 +310,12 @@ def test_a_closed_or_empty_server_warns_of_nothing():
 # -- the interpreter's exit --------------------------------------------------------------------------
 
 PROGRAM = """
-import atexit, threading
+import atexit, logging, threading
 import nbtriton as nt
+from nbtriton.runtime.engine.lifecycle import closing
+
+closing._AT_EXIT_S = 60.0  # as long as it takes
+logging.getLogger("asyncio").setLevel("ERROR")  # which in this mode says what took long
 
 class Model:
     def execute(self, requests):
@@ -304,7 +333,7 @@ dynamic_batching { max_queue_delay_microseconds: 1000 }'''
 shared, own = nt.server(), nt.Server()
 shared.load(CONFIG, Model, name="shared")
 own.load(CONFIG, Model, name="own")
-shared.submit("shared", {"IN": [[1.0] * 4]}).exception(20)
+shared.submit("shared", {"IN": [[1.0] * 4]}).exception()
 shared.serve(http_port=0, grpc_port=None, metrics_port=0)
 
 def refuse(*_, **__):

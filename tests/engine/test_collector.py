@@ -15,6 +15,7 @@ from tests.engine.heap import overcounted
 from tests.engine.sequence_models import config, looking
 from tests.engine.storm import BASE, KINDS, plus_one
 from tests.engine.support import WAIT_S, Gate, echo, gated, row
+from tests.until import until
 
 pytestmark = pytest.mark.skipif(not compiled, reason="the classes are Python's own")
 
@@ -64,6 +65,9 @@ def test_the_collector_finds_no_reference_twice():
             dropped = server.submit(BASE, {"IN": row(1)})
             dropped.cancel()
             gate.wait_entered(2)
+            # Nothing moves any more: the second one, the step, the call and the dropped one are in a batch.
+            base = server.engine.registry.resolve(BASE)
+            assert until(lambda: base.snapshot("", "").queued == 4)
             wrong, classes = overcounted()
             assert not wrong
             assert {f"nbtriton.{name}" for name in SEEN} <= classes

@@ -17,6 +17,7 @@ from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.serving.server import server as process_server
 from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row
 from tests.forked import in_child, start_child
+from tests.until import until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -100,6 +101,7 @@ def test_forks_while_other_threads_infer(server: Server):
     for thread in threads:
         thread.start()
     try:
+        assert until(lambda: all(answered))
         for _ in range(10):
             for wait in [start_child(ask) for _ in range(2)]:
                 text, value = wait()
@@ -109,7 +111,6 @@ def test_forks_while_other_threads_infer(server: Server):
         stop.set()
         for thread in threads:
             thread.join(WAIT_S)
-    assert all(answered)
 
 
 def test_a_child_of_another_thread_can_be_interrupted(server: Server):

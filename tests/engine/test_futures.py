@@ -97,6 +97,7 @@ def test_callbacks_come_once_each_before_and_after_the_answer(server: Server, ga
     future.add_done_callback(lambda f: done.set())
     gate.open()
     waited(done)
+    server.infer("m", {"IN": ones()})  # its instance is through with the callbacks
     future.add_done_callback(lambda f: calls.append(("late", threading.get_ident())))
     assert [name for name, _ in calls] == ["early", "late"]
     # On the thread that finished the request; here and now if it was finished.

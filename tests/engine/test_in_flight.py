@@ -9,6 +9,7 @@ import pytest
 
 from nbtriton.common.errors import NotFoundError
 from nbtriton.runtime.engine import Server
+from tests.engine.sequence_models import PATIENT
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, waited
 
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 1000 }"
@@ -64,7 +65,7 @@ def test_a_request_inside_an_ensemble_is_in_the_step_that_names_it(server: Serve
 
 
 def test_a_sequence_of_requests_waits_behind_its_first(server: Server, gate: Gate):
-    server.load(echo("sequence_batching {}"), gated(gate), name="m")
+    server.load(echo(f"sequence_batching {{ {PATIENT} }}"), gated(gate), name="m")
     futures = [
         server.submit("m", {"IN": ones()}, sequence_id=7, sequence_start=True),
         server.submit("m", {"IN": ones()}, sequence_id=7),

@@ -214,20 +214,24 @@ def test_an_interrupted_load_keeps_the_served_version(server: Server):
     assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 6
 
 
-def test_an_interrupt_comes_between_the_starts_of_many_instances(server: Server):
-    first, made = threading.Event(), []
+def test_an_interrupt_comes_between_the_starts_of_many_instances(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    start, begun = threading.Thread.start, []
 
-    class Counted:
-        def initialize(self, args):
-            made.append(args["model_instance_name"])
-            first.set()
+    def interrupted_start(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name.startswith("nbtriton-m_0_"):
+            begun.append(thread.name)
+            if len(begun) == 3:
+                signal.raise_signal(signal.SIGINT)
 
-        def execute(self, requests):
-            return []
-
-    with interrupted(lambda: waited(first)):
-        server.load(echo("instance_group { count: 3000 kind: KIND_CPU }"), Counted, name="m")
-    assert len(made) < 3000
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    with pytest.raises(KeyboardInterrupt):
+        server.load(
+            echo("instance_group { count: 9 kind: KIND_CPU }"), lambda IN: {"OUT": IN}, name="m"
+        )
+    assert len(begun) == 3
     assert not server.is_ready("m")
 
 
@@ -353,13 +357,17 @@ def test_an_ignored_interrupt_stays_ignored(server: Server):
 
 def test_deferring_interrupts_changes_nothing_on_other_threads(server: Server):
     depths = []
+    submitted = threading.Event()
 
     def model(IN):
+        waited(submitted)  # until then the main thread defers them
         depths.append(INTERRUPTS.depth)
         return {"OUT": IN}
 
     server.load(echo(), model, name="m")
-    server.submit("m", {"IN": ones()}).result(WAIT_S)
+    future = server.submit("m", {"IN": ones()})
+    submitted.set()
+    future.result(WAIT_S)
     caller = threading.Thread(target=lambda: server.infer("m", {"IN": ones()}))
     caller.start()
     caller.join(WAIT_S)

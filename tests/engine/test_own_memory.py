@@ -11,6 +11,7 @@ import pytest
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.runtime.engine import Server
+from tests.engine.sequence_models import PATIENT
 from tests.engine.support import Gate, echo, ensemble_text, ones, row
 
 install_pb_utils()
@@ -516,10 +517,10 @@ def test_warmup_data_are_the_same_each_time(server: Server):
     assert server.is_ready("m")
 
 
-STATE = """
-sequence_batching { direct { } state {
+STATE = f"""
+sequence_batching {{ {PATIENT} direct {{ }} state {{
     input_name: "S" output_name: "T" data_type: TYPE_FP32 dims: 4
-    initial_state { name: "i" data_type: TYPE_FP32 dims: 4 zero_data: true } } }
+    initial_state {{ name: "i" data_type: TYPE_FP32 dims: 4 zero_data: true }} }} }}
 """
 
 

@@ -74,6 +74,7 @@ def test_R3_two_instances_that_need_the_whole_pool_run_one_after_the_other():
             future.result(30)
         # R9: what waits for the resources grows.
         assert gated.sizes == [1, 7]
+        server.close(timeout_s=60)
     assert server.engine.lifecycle.builder.limiter.resources() == {}
 
 

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from nbtriton import compiled
 from nbtriton.common.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -15,7 +16,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.drawing.numbers import THIN
 from nbtriton.runtime.engine import Server
-from nbtriton.runtime.engine.core.execution import Statistics
+from nbtriton.runtime.engine.core.execution import Execution, Statistics
 from nbtriton.runtime.engine.core.history import Meter, ModelHistory, Recorder
 from nbtriton.runtime.engine.events import events
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, streaming
@@ -285,6 +286,22 @@ def test_moments_are_a_fifth_of_a_second_and_idle_time_costs_none(monkeypatch):
         (99_800, 0, 400),
         (99_900, 0, 400),
     ]
+
+
+@pytest.mark.skipif(compiled, reason="a compiled class has no subclass of Python's")
+def test_no_batch_is_missing_while_its_runtime_ends():
+    class Ending(Statistics):
+        def totals(self):
+            seen.append(len(history.executions()))
+            return super().totals()
+
+    seen: list[int] = []
+    history, statistics = Recorder(8).history("m", 1), Ending()
+    history.attach(statistics, list, "one instance")
+    statistics.record_execution(Execution(1))
+    history.detach(statistics)
+    assert seen[-1] == 1
+    assert not history.is_attached
 
 
 # -- DataFrames ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.status import status
 from nbtriton.runtime.workers import supervisor
 from nbtriton.runtime.workers.supervisor import RestartPolicy
+from tests.engine.sequence_models import PATIENT
 from tests.engine.support import WAIT_S, echo, row, waited
 from tests.until import until
 
@@ -276,7 +277,7 @@ def test_an_unload_waits_for_those_inside_while_an_instance_restarts(
 
 
 def test_PB92_the_sequences_of_a_lost_instance_need_a_start(server: Server, made: list[Fragile]):
-    load(server, "sequence_batching { direct {} }")
+    load(server, f"sequence_batching {{ {PATIENT} direct {{}} }}")
     assert ask(server, 1, sequence_id=7, sequence_start=True) == 1
     with pytest.raises(InternalError, match="is not healthy"):
         ask(server, DIES, sequence_id=7)

@@ -116,7 +116,7 @@ def test_a_model_is_finalized_behind_its_last_answer(server: Server, gate: Gate)
     last.set()
     thread.join(WAIT_S)
     assert futures["d"].exception(WAIT_S) is None
-    server.close()
+    server.close(timeout_s=WAIT_S)
     assert seen == ["answered", "finalized"]
 
 

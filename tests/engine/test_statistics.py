@@ -288,6 +288,8 @@ def test_a_snapshot_shows_waiting_and_running_requests(server: Server, gate: Gat
         future.result(WAIT_S)
     # One request more: its thread adds up the statistics of the last batch.
     server.infer("m", {"IN": ones()})
+    # A request is answered before it has ended.
+    assert until(lambda: not server.models()[0].executing)
     (model,) = server.models()
     assert (model.queued, model.executing) == (0, 0)
     (instance,) = model.instances

@@ -12,6 +12,7 @@ from nbtriton.backends.base import RequestOptions, Response
 from nbtriton.common.errors import EngineStoppedError, InvalidArgumentError, UnavailableError
 from nbtriton.runtime.engine import InferenceRequest, Server, Submission
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
+from tests.engine.sequence_models import PATIENT
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones
 from tests.until import until
 
@@ -51,7 +52,7 @@ def ensemble(*members: str) -> str:
 @pytest.fixture
 def loaded(server: Server, gate: Gate) -> Server:
     server.load(echo(), gated(gate), name="plain")
-    server.load(echo("sequence_batching {}"), gated(gate), name="seq")
+    server.load(echo(f"sequence_batching {{ {PATIENT} }}"), gated(gate), name="seq")
     server.load(echo("sequence_batching { iterative_sequence: true }"), gated(gate), name="iter")
     server.load(ensemble("plain"), name="one")
     server.load(ensemble("seq", "plain"), name="both")

@@ -23,15 +23,14 @@ class Answers:
 
     def __init__(self, count: int) -> None:
         self.found: dict[str, Response] = {}
-        self._missing = count
+        self._count = count
         self.all = threading.Event()
 
     def receive(self, request: InferenceRequest, response: Response, final: bool) -> None:
         assert request.request_id not in self.found, "answered twice"
         assert final
         self.found[request.request_id] = response
-        self._missing -= 1
-        if not self._missing:
+        if len(self.found) == self._count:
             self.all.set()
 
 

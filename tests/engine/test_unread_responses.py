@@ -10,6 +10,7 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
+from nbtriton.backends.unread import UnreadResponses
 from nbtriton.common.errors import ConfigError
 from tests.until import until
 
@@ -70,6 +71,14 @@ def test_a_model_is_at_most_so_many_responses_ahead_of_its_reader(server, counti
         assert len(counting.sent) <= read + 1 + 3 + 1
     assert read == COUNT - 1
     assert counting.ended.wait(60)
+
+
+def test_a_reader_may_be_faster_than_the_count_of_what_it_reads():
+    unread = UnreadResponses(lambda: 1)
+    unread.read()  # what its sender has not counted yet
+    assert unread.is_limited
+    for _ in range(2):
+        unread.sent(final=False)  # the second one is unread, which is no reason to wait
 
 
 def test_a_model_that_is_being_unloaded_waits_for_no_reader(server, counting, caplog):

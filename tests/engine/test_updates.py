@@ -16,6 +16,7 @@ from nbtriton.runtime.engine.core.instance_set import match_instances
 from tests.engine.sequence_models import accumulator
 from tests.engine.sequence_models import config as sequences
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, ones, row
+from tests.until import until
 
 ONE = np.ones((1, 1), np.float32)
 
@@ -428,7 +429,9 @@ def test_R4_a_limit_that_is_too_small_refuses_the_update(journal: Journal):
             server.load(count(2, need.replace("2", "3")), name="m")
         assert journal.wait_for_ends(2) == ["m_0_0", "m_0_1"]
         assert [executed(server) for _ in range(2)] == [1, 2]
-        assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (0, 2)}
+        limiter = server.engine.lifecycle.builder.limiter
+        # A request is answered before its instance releases them.
+        assert until(lambda: limiter.resources() == {("r", 0): (0, 2)})
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
@@ -487,7 +490,7 @@ def test_unload_and_close_wait_for_removed_instances(server: Server, journal: Jo
     gate.open()
     for future in flying:
         future.result(WAIT_S)
-    server.close()
+    server.close(timeout_s=WAIT_S)
     assert sorted(journal.of("end")) == ["m_0_0", "m_0_1"]
 
 
@@ -513,16 +516,16 @@ def test_requests_never_fail_while_instances_come_and_go(server: Server, journal
     workers = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
     for worker in workers:
         worker.start()
+    assert until(lambda: all(served))
     for number in range(60):
         server.load(config.replace("count: 1", f"count: {1 + number % 4}"), name="m")
     stop.set()
     for worker in workers:
         worker.join(WAIT_S)
     assert not wrong, wrong[0]
-    assert all(served)
     statistics = fields(server.statistics(), "m")
     assert (statistics["success"], statistics["fail"]) == (sum(served), 0)
-    server.close()
+    server.close(timeout_s=WAIT_S)
     assert len(journal.of("begin")) == len(journal.of("end")) > 40
 
 

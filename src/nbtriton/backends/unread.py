@@ -12,8 +12,8 @@ class UnreadResponses:
     Parameters
     ----------
     limit : callable
-        Returns how many may wait when the sender goes on; 0 for any number. Asked once, when the
-        first response comes.
+        Returns how many may wait when the sender goes on; 0 for any number. Asked once the first
+        response has come, by its sender or by a reader that is faster.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -25,9 +25,7 @@ class UnreadResponses:
 
     def sent(self, *, final: bool) -> None:
         """Note a response, and wait while there are too many; the last one never waits."""
-        if self._most < 0:
-            self._most = self._limit()
-        if not self._most:
+        if not self.is_limited:
             return
         with self._changed:
             self._count += 1
@@ -38,7 +36,7 @@ class UnreadResponses:
 
     def read(self) -> None:
         """Note that the reader has taken one."""
-        if self._most > 0:
+        if self.is_limited:
             with self._changed:
                 self._count -= 1
                 self._changed.notify_all()
@@ -51,5 +49,7 @@ class UnreadResponses:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the model's configuration has a limit; False before its first response."""
+        """Whether the model's configuration has a limit; asked once the first response has come."""
+        if self._most < 0:
+            self._most = self._limit()
         return self._most > 0

@@ -209,12 +209,14 @@ class ModelHistory:
     def detach(self, statistics: Statistics) -> None:
         """Keep the counts of a runtime that has ended."""
         with self._lock:
-            meters = self._sources.pop(statistics, None)
+            meters = self._sources.get(statistics)
             if meters is not None:
+                # Before it leaves: who reads `executions` meanwhile adds up those that are still here.
                 self._past_counts = _sum(self._past_counts, statistics.totals())
                 self._past_sizes.update(statistics.sizes())
                 for meter in meters():
                     self._past_busy[meter.key] += meter.busy_ns
+                del self._sources[statistics]
 
     @property
     def is_attached(self) -> bool:

@@ -375,7 +375,8 @@ class ModelRuntime(UpdatableRuntime):
 
     def fail_running(self, reason: str) -> None:
         """Answer all running requests."""
-        for request in [*self._in_flight.late, *self._instances.running()]:
+        # In this order: an execution that ends meanwhile keeps its requests for later before it lets go of them.
+        for request in [*self._instances.running(), *self._in_flight.late]:
             request.fail(EngineStoppedError(reason))
         self._instances.abandon()
 
