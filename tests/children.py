@@ -17,7 +17,7 @@ __all__ = ["CHILD_TIMEOUT_S", "finish", "run_python"]
 
 # Long enough for a busy machine: only a child that hangs takes it. pytest's own limit is longer.
 CHILD_TIMEOUT_S = 150.0
-_DUMP_S = 10.0
+_DUMP_S = 60.0
 
 
 def run_python(

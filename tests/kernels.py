@@ -13,10 +13,12 @@ from typing import Any
 from jupyter_client.manager import KernelManager
 from traitlets.config import Config
 
-__all__ = ["SILENT_S", "Kernel", "over_ipc", "started_kernel"]
+__all__ = ["ARGUMENTS", "SILENT_S", "Kernel", "over_ipc", "started_kernel"]
 
 # Only a kernel that hangs is silent for so long.
 SILENT_S = 120.0
+# All kernels of a user write their history into one file: one that finds it locked for five seconds says so in a cell.
+ARGUMENTS = ["--IPKernelApp.log_level=ERROR", "--HistoryManager.enabled=False"]
 
 Message = dict[str, Any]
 
@@ -37,7 +39,7 @@ class Kernel:
 
     def __init__(self, config: Config) -> None:
         self.manager = KernelManager(kernel_name="python3", config=config)
-        self.manager.start_kernel(extra_arguments=["--IPKernelApp.log_level=ERROR"])
+        self.manager.start_kernel(extra_arguments=ARGUMENTS)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=SILENT_S)

@@ -5,9 +5,9 @@ from nbtriton.extensions.lessons import MachineBusyError
 
 
 def most_at_once(batches):
-    """Return the largest number of executions that overlap."""
+    """Return the largest number of executions that overlap, each from when an instance got it: it may begin later."""
     return max(
-        sum(other.start_ns <= one.start_ns < other.end_ns for other in batches) for one in batches
+        sum(other.formed_ns <= one.formed_ns < other.end_ns for other in batches) for one in batches
     )
 
 

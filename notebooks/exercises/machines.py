@@ -3,6 +3,7 @@
 import numpy as np
 
 import nbtriton as nt
+from nbtriton.extensions.lessons import MachineBusyError
 
 
 @nt.lessons.exercise(
@@ -47,8 +48,11 @@ def out_of_reach(answer, server):
         for _ in range(40):
             server.infer("reader", one)
         happened, reason = int(scaling.frame["after"].iloc[-1]), scaling.reason
+    waits_ms = [(r.batch.formed_ns - r.arrival_ns) / 1e6 for r in server.requests("reader")[-40:]]
     config.instance_group[0].count = before
     server.load(config, name="reader")
+    if happened > 1 and max(waits_ms) > 5:
+        raise MachineBusyError(f"a request waited {max(waits_ms):.0f} ms for an idle instance")
     assert answer == happened, "It has another number."
     return f"It said: {reason}."
 

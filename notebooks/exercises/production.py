@@ -1,7 +1,7 @@
 """Exercise of ``15_production.ipynb``; reading on spoils it."""
 
 import nbtriton as nt
-from nbtriton.extensions.lessons import sent_within
+from nbtriton.extensions.lessons import MachineBusyError, sent_within
 
 
 @nt.lessons.exercise(
@@ -22,6 +22,14 @@ def three_bursts(answer, server):
     came = sorted(server.requests("company")[-10:], key=lambda one: one.arrival_ns)
     for burst in (came[:3], came[3:9]):
         sent_within(burst, 300)
+    apart_ms = (
+        min(came[3].arrival_ns - came[2].arrival_ns, came[9].arrival_ns - came[8].arrival_ns) / 1e6
+    )
+    late_ms = max(batch.queue_ns for batch in batches) / 1e6
+    if late_ms > apart_ms:
+        raise MachineBusyError(
+            f"a batch left after {late_ms:.0f} ms, and the bursts came within {apart_ms:.0f} ms"
+        )
     sizes = [batch.batch_size for batch in batches]
     assert answer == sizes, "They were others: the table below shows them."
     return "Now the real server."

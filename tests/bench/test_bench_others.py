@@ -44,8 +44,7 @@ def test_nbtriton_serves_a_job_in_the_kernel_and_over_http(job):
         session = Session(stack)
         ours = session.resource(job, lambda: ours_of(session, job))
         assert session.resource(job, lambda: ours_of(session, job)) is ours
-        # Long enough for an answer of a batch on a busy machine: without one it raises.
-        assert ours.served.post.load(BATCH, 1.0).infer_per_s > 0
+        assert ours.served.post.load(BATCH, 0.1).infer_per_s > 0
         pid = ours.served.pid
         assert family(pid)
     assert not family(pid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.until import PATIENCE_S
+
 
 def test_it_begins_shows_and_ends(doubled):
     scaling = doubled.ok("%triton_autoscale double --between 1:3 --p99 20ms -o kept").value
@@ -12,7 +14,7 @@ def test_it_begins_shows_and_ends(doubled):
     assert "Autoscale double between 1:3: 1 instance" in shown["text/plain"]
     assert "<table" in shown["text/html"]
     assert doubled.ok("%triton_autoscale --stop").value is scaling
-    assert scaling.ended.is_set()
+    assert scaling.ended.wait(PATIENCE_S)  # stopping waits for five seconds
 
 
 def test_wrong_lines_say_what_is_missing(doubled):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels import over_ipc
+from tests.kernels import ARGUMENTS, over_ipc
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
     with over_ipc() as config:
         NotebookClient(
             notebook, timeout=120, startup_timeout=120, kernel_name="python3", config=config,
-            resources={"metadata": {"path": str(tmp_path)}},
+            extra_arguments=ARGUMENTS, resources={"metadata": {"path": str(tmp_path)}},
         ).execute()  # fmt: skip
     outputs = [[o.output_type for o in cell.outputs] for cell in notebook.cells]
     # The third cell ends in a picture.

@@ -458,17 +458,8 @@ def test_L7_readiness_that_is_not_strict(server, root):
     assert server.load_repository(root, strict_readiness=False).is_server_ready()
 
 
-def test_a_model_is_LOADING_until_it_is_ready(server, root):
-    add(
-        root,
-        "slow",
-        source="from tests.repository import gate\n"
-        + MODEL.replace(
-            "self.factor =", "gate.entered.set(); gate.opened.wait(60)\n        self.factor ="
-        ),
-    )
-    from tests.repository import gate
-
+def test_a_model_is_LOADING_until_it_is_ready(server, root, gate):
+    add(root, "slow", source=GATED)
     control = server.load_repository(root, control_mode="explicit")
     loading = threading.Thread(target=control.load, args=("slow",))
     loading.start()

@@ -349,7 +349,8 @@ def test_a_function_of_a_sequence_gets_its_controls(server, cells, tmp_path):
         'def f(IN: "FP32[4]", START) -> {"OUT": "FP32[4]"}:\n    return IN + 100 * START\n'
     )
     text = (
-        'max_batch_size: 4 sequence_batching { control_input { name: "START" control { '
+        "max_batch_size: 4 sequence_batching { max_sequence_idle_microseconds: 600000000 "
+        'control_input { name: "START" control { '
         "kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } } }"
     )
     server.load(text, function, name="f")

@@ -13,6 +13,7 @@ import pytest
 from nbtriton.common.errors import AlreadyExistsError, UnavailableError
 from nbtriton.extensions.verify import install
 from nbtriton.extensions.verify.reference import default_directory, launch, reserved_ports
+from tests.until import until
 
 ROOT = Path(__file__).parents[2]
 # A server that is healthy, and then cannot start its metrics: what tritonserver does without their port.
@@ -135,8 +136,8 @@ def test_it_starts_answers_and_stops(reference, tmp_path) -> None:
         assert len(set(ports)) == 3
     assert server.process.returncode is not None
     assert not server.log.exists()
-    with pytest.raises(ProcessLookupError):
-        os.killpg(server.process.pid, 0)
+    with pytest.raises(ProcessLookupError):  # once the processes of its models have ended, too
+        until(lambda: os.killpg(server.process.pid, 0))
     for port in ports:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0

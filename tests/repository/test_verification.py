@@ -109,7 +109,7 @@ SEQUENCE = """
 max_batch_size: 4
 input { name: "IN" data_type: TYPE_INT32 dims: 1 }
 output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
-sequence_batching { control_input { name: "START" control {
+sequence_batching { max_sequence_idle_microseconds: 600000000 control_input { name: "START" control {
   kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } } }
 """
 
@@ -262,7 +262,7 @@ input { name: "IN" data_type: TYPE_FP32 dims: 4 }
 output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
 """
 STRING_IDS = """
-sequence_batching { control_input { name: "ID" control {
+sequence_batching { max_sequence_idle_microseconds: 600000000 control_input { name: "ID" control {
   kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }
 """
 CALLS = """

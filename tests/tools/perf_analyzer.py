@@ -49,7 +49,7 @@ class TritonPythonModel:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 _SEQUENCE = """
-sequence_batching { control_input [{ name: "START" control [{
+sequence_batching { max_sequence_idle_microseconds: 60000000 control_input [{ name: "START" control [{
   kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }] }] }
 """
 _TWICE = """

@@ -107,8 +107,8 @@ def autoscale(server: Server, model: str, **options: Unpack[AutoscaleSettings]) 
     --------
     >>> with nt.autoscale(server, "double", between=(1, 4), p99_ms=20) as scaling:
     ...     _ = server.infer("double", {"IN": ones})
-    >>> scaling.frame["after"].tolist()
-    [1]
+    >>> scaling.frame["after"].tolist()[0]  # its instances at the begin
+    1
     """
     check({"server": server, "model": model}, {"server": SERVER, "model": NAME})
     given = read_settings("autoscale", AUTOSCALE, options)
