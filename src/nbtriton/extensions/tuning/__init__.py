@@ -194,7 +194,7 @@ def tune(
     >>> best = nt.tune(
     ...     server, "double", **load, **choices, profile=profile, finalists=1, duration_s=20
     ... )
-    >>> best.candidates[0].options["double"]["instances"]  # the best as predicted; `best.configuration` as measured
+    >>> best.candidates[0].options["double"]["instances"]  # as predicted
     2
     """
     given = read_settings("tune", TUNE, options)
