@@ -10,6 +10,7 @@ import pytest
 
 from nbtriton.common.errors import InternalError, ModelError, TritonError, UnavailableError
 from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core import execution
 from nbtriton.runtime.engine.status import status
 from nbtriton.scheduling import REASONS
 from tests.engine.support import (
@@ -81,6 +82,14 @@ def test_T9_success_covers_queue_and_compute(server: Server):
     assert found["last_inference"] > 1_600_000_000_000
     assert all(stats[field]["ns"] > 0 for field in ("success", *DURATIONS))
     assert sum(stats[field]["ns"] for field in DURATIONS) <= stats["success"]["ns"]
+
+
+def test_the_time_of_the_last_inference_stays(server: Server, monkeypatch):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    server.infer("m", {"IN": ones()})
+    told = server.statistics("m")
+    monkeypatch.setattr(execution, "time_ns", lambda: 0)  # the clock is set
+    assert server.statistics("m") == told
 
 
 def test_T6_statistics_are_per_version_and_start_again_with_a_replacement(server: Server):

@@ -190,7 +190,8 @@ def test_an_ensemble_is_hit_in_its_steps(server):
 
 def test_sequences_are_hit_and_lost(server):
     server.load(
-        """name: "sums" backend: "python" max_batch_size: 4 sequence_batching { }
+        """name: "sums" backend: "python" max_batch_size: 4
+        sequence_batching { max_sequence_idle_microseconds: 60000000 }
         input { name: "IN" data_type: TYPE_FP32 dims: 4 }
         output { name: "OUT" data_type: TYPE_FP32 dims: 4 }""",
         double,
@@ -241,6 +242,11 @@ def test_a_second_interrupt_leaves_no_faults_and_no_clients(server, monkeypatch)
     answered = server.infer("double", ONES, request_id="after")
     assert answered["OUT"].tolist() == [[2, 2, 2, 2]]
     assert not [each for each in threading.enumerate() if each.name == "nbtriton-perf"]
+
+
+def test_a_lost_instance_is_back_at_the_end(server):
+    nt.chaos(server, "double", faults={"lost": 1}, request_count=1)
+    assert sum(each.restart.restarts for each in server.models()[0].instances) == 1
 
 
 @pytest.mark.slow

@@ -25,6 +25,8 @@ from nbtriton.common.errors import (
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.remote import remote_server
 from nbtriton.magics.cli import main
+from nbtriton.serving.clients.http import HttpClient
+from tests.until import until
 
 MODEL = """
 import triton_python_backend_utils as pb_utils
@@ -255,6 +257,23 @@ def test_a_server_that_never_answers_is_left():
             remote.close()
             assert ended.is_set()
             assert isinstance(second.exception(), UnavailableError)
+
+
+def test_a_request_that_is_not_yet_sent_ends_with_its_client():
+    class Late(HttpClient):
+        def _send(self, *request):
+            # `close` has closed all connections by then, and waits for its senders.
+            assert until(lambda: self._senders._shutdown)
+            super()._send(*request)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Late(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=1)
+        pending = client.submit(client.encode("double", {"IN": np.ones((1, 4), np.float32)}))
+        client.close()
+        assert isinstance(pending.exception(), UnavailableError)
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has come
+            silent.accept()
 
 
 def test_contradictory_options_are_refused(urls):

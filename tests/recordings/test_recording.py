@@ -15,14 +15,16 @@ import pytest
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from nbtriton.extensions.recordings import Recording
-from nbtriton.lab.perf.recording import RecordedRequest, RecordedTensor
+from nbtriton.extensions.recordings import tap as tap_module
+from nbtriton.extensions.recordings.tap import TrafficTap
+from nbtriton.lab.perf.recording import RecordedRequest, RecordedTensor, RecordingWriter
 
 ONES = np.ones((2, 4), np.float32)
 SUMS = """
 name: "sums" backend: "python" max_batch_size: 4
 input { name: "IN" data_type: TYPE_FP32 dims: 1 }
 output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
-sequence_batching { }
+sequence_batching { max_sequence_idle_microseconds: 60000000 }
 """
 
 
@@ -172,6 +174,25 @@ def test_it_ends_by_itself_after_a_count(server, tmp_path):
         thread.join()
     assert len(tap.stop().requests) == tap.requests == 300
     assert (tmp_path / "t.jsonl.gz").read_bytes().startswith(b"\x1f\x8b")
+
+
+def test_a_request_that_comes_while_others_are_written_is_the_last_one(
+    server, tmp_path, monkeypatch
+):
+    add, coming = RecordingWriter.add, [{"IN": ONES}]
+
+    def add_while_one_comes(writer, request):
+        if coming:
+            server.infer("double", coming.pop())
+        add(writer, request)
+
+    monkeypatch.setattr(RecordingWriter, "add", add_while_one_comes)
+    monkeypatch.setattr(tap_module, "_CHUNK", 1)
+    tap = TrafficTap(server, tmp_path / "t.jsonl", limit=2)
+    server.engine.dispatcher.listen(tap)
+    server.infer("double", {"IN": ONES})
+    assert tap.ended.is_set()
+    assert len(tap.stop().requests) == 2
 
 
 def test_many_senders_lose_nothing(server, tmp_path):

@@ -174,12 +174,16 @@ SIZE = "data_type: TYPE_FP32 dims: 4"
 
 @pytest.mark.slow
 def test_a_pipeline_is_placed_by_what_was_measured_and_applied():
-    """On a simulated GPU `slow_here` is fast, and `slow_there` is not."""
+    """On a simulated GPU `slow_here` is fast but for one stall, and `slow_there` is not."""
     from time import sleep
+
+    stalls = iter([False] * 9 + [True])
 
     def step(host_ms, gpu_ms):
         def run(X):  # noqa: N803
-            sleep((host_ms if isinstance(X, np.ndarray) else gpu_ms) / 1000)
+            on_host = isinstance(X, np.ndarray)
+            stalled = not on_host and host_ms > gpu_ms and next(stalls, False)
+            sleep(0.5 if stalled else (host_ms if on_host else gpu_ms) / 1000)
             return {"Y": X}
 
         return run

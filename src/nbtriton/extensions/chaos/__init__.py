@@ -410,7 +410,8 @@ class _Experiment:
         """Wait until lost instances are back; reload a model with an instance that is lost for good."""
         deadline_s = time.monotonic() + _RESTART_S
         pause = Event()
-        while any(instance.recovery.wanted for instance, _ in self._instances):
+        recoveries = [instance.recovery for instance, _ in self._instances]
+        while any(one.wanted or one.restarting for one in recoveries):
             if time.monotonic() > deadline_s:
                 break
             wait_in_slices(pause.wait, _POLL_S / 2)

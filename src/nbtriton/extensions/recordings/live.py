@@ -13,7 +13,7 @@ from nbtriton.extensions.recordings.traffic import Planned
 from nbtriton.lab.perf.breakdown import StatisticsDocument
 from nbtriton.lab.perf.driver import MAX_OUTSTANDING, LoadSpec, Submitting
 from nbtriton.lab.perf.loads import RequestRate
-from nbtriton.lab.perf.measure import ProgressWait, measured_point, statistics_of, stop_load
+from nbtriton.lab.perf.measure import ProgressWait, measured_point, statistics_of
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.recording import RecordedRequest
@@ -254,7 +254,13 @@ def play_live(
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        interrupted = stop_load(run, interrupted=interrupted)
+        try:  # as in `nbtriton.lab.perf.measure.measure_level`
+            run.stop()
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            run.stop()
     end_ns = bound()
     windows = {model: run.collect_of(model, start_ns, end_ns) for model in playing.models}
     sent = [

@@ -206,8 +206,7 @@ class TrafficTap(Stopping):
                     self._inputs_of(request), _options_of(request, version, options),
                 )
             )  # fmt: skip
-            if len(self._waiting) >= min(_CHUNK, (self._limit or math.inf) - self.requests):
-                self._write()
+            self._write()
         except Exception as error:  # the request itself must not fail
             self._fail(error)
         return None
@@ -255,14 +254,18 @@ class TrafficTap(Stopping):
         }
 
     def _write(self) -> None:
-        """Write the waiting requests in order of arrival, unless another thread is writing."""
-        if not self._writing.acquire(blocking=False):
-            return
-        try:
-            if not self.ended.is_set():
-                self._write_waiting()
-        finally:
-            self._writing.release()
+        """Write the waiting requests in order of arrival if they are enough, unless another thread is writing."""
+        # Those that come while this thread writes are its too: nobody else may come after them.
+        while self._are_enough() and self._writing.acquire(blocking=False):
+            try:
+                if not self.ended.is_set():
+                    self._write_waiting()
+            finally:
+                self._writing.release()
+
+    def _are_enough(self) -> bool:
+        enough = min(_CHUNK, (self._limit or math.inf) - self.requests)
+        return not self.ended.is_set() and len(self._waiting) >= enough
 
     def _write_waiting(self) -> None:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]

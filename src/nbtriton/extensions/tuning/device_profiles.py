@@ -26,7 +26,12 @@ from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.sample import measure_sample
 from nbtriton.lab.perf.sweep import Configurator, model_tree
 from nbtriton.lab.perf.traffic import Repeated
-from nbtriton.lab.simulate.measurements import executions_of, points_of, without_executions
+from nbtriton.lab.simulate.measurements import (
+    executions_of,
+    merged,
+    points_of,
+    without_executions,
+)
 from nbtriton.lab.simulate.model_profile import ModelProfile, ServicePoint
 from nbtriton.lab.simulate.profile_plan import step_requests
 from nbtriton.lab.simulate.profiling import profile
@@ -160,7 +165,8 @@ def _times_alone(
         points += points_of(executions_of(server, model, sample), rows, 1)
     if not points:
         raise without_executions(model)
-    return points
+    # Without stalls, as on the host: one would be half a device's time for twenty executions.
+    return list(merged(points, disturbed=False))
 
 
 def _report(observer: Observer | None, what: str, level: int, levels: int, began_s: float) -> None:

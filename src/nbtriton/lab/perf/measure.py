@@ -203,7 +203,14 @@ def measure_level(
             if verdict is None:
                 verdict = meter.cut(run.collect(start_ns, bound()) if start_ns else None)
     finally:
-        interrupted = stop_load(run, interrupted=interrupted)
+        # Not a function of its own: an interrupt at its first line would leave the load running.
+        try:
+            run.stop()
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            run.stop()  # requests in flight are now cancelled: no thread is left behind
     assert verdict is not None
     if not verdict.windows:
         return None, interrupted
@@ -241,18 +248,6 @@ def _load(server: Target, model: str, level: Level) -> LoadRun:
             serial=serial,
         )
     )  # fmt: skip
-
-
-def stop_load(run: LoadRun, *, interrupted: bool) -> bool:
-    """Stop the load; return whether it was interrupted. A second interrupt is raised."""
-    try:
-        run.stop()
-    except KeyboardInterrupt:
-        if interrupted:
-            raise
-        interrupted = True
-        run.stop()  # requests in flight are now cancelled: no thread is left behind
-    return interrupted
 
 
 def statistics_of(server: Target, models: Sequence[str], version: int = -1) -> StatisticsDocument:

@@ -68,11 +68,13 @@ class HttpClient(base.Client[EncodedRequest]):
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         self._connections: list[_Connection] = []
+        self._closed = False
         self._senders = ThreadPoolExecutor(_MAX_SENDERS, "nbtriton-client")
 
     def close(self) -> None:
         """Close the connections and join the sending threads."""
         with self._lock:
+            self._closed = True  # a sender may not have begun: it is to open no connection
             connections = list(self._connections)
         for connection in connections:  # a server may never answer
             connection.abort(for_good=True)
@@ -206,6 +208,8 @@ class HttpClient(base.Client[EncodedRequest]):
     @contextlib.contextmanager
     def _connection(self) -> Iterator[_Connection]:
         with self._lock:
+            if self._closed:
+                raise UnavailableError(f"the client of the server at {self.url} is closed")
             if self._idle:
                 connection = self._idle.pop()
             else:

@@ -564,8 +564,8 @@ class Statistics:
 
     __slots__ = (
         "_by_size", "_executed", "_executions", "_fail_ns", "_hit_ns", "_hits", "_infer_ns",
-        "_inferences", "_input_ns", "_last_ns", "_lock", "_miss_ns", "_misses", "_noted",
-        "_noted_steps", "_output_ns", "_queue_ns", "_success_ns", "batches", "failures", "summaries",
+        "_inferences", "_input_ns", "_last_ms", "_last_ns", "_lock", "_miss_ns", "_misses", "_noted",
+        "_noted_steps", "_output_ns", "_queue_ns", "_shown_ns", "_success_ns", "batches", "failures", "summaries",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -589,6 +589,8 @@ class Statistics:
         self._inferences = 0
         self._executions = 0
         self._last_ns = 0  # on the engine's clock
+        # The time of day of one such time, kept: two clocks that are read once more give another one.
+        self._shown_ns = self._last_ms = 0
         self._by_size: dict[int, _Executions] = {}
         # Executions that are not added up yet. A thread that executes only adds to the list, which is
         # atomic with and without a GIL: no lock, and 2% of a step of an ensemble less.
@@ -754,11 +756,13 @@ class Statistics:
         with self._lock:
             self._flush()
             counts, ns = self._counts(), self._durations()
-            last_ns = self._last_ns and time_ns() - now_ns() + self._last_ns
+            if self._shown_ns != self._last_ns:
+                self._shown_ns = self._last_ns
+                self._last_ms = (time_ns() - now_ns() + self._last_ns) // 1_000_000
             return {
                 "name": name,
                 "version": str(version),
-                "last_inference": last_ns // 1_000_000,
+                "last_inference": self._last_ms,
                 "inference_count": self._inferences,
                 "execution_count": self._executions,
                 "inference_stats": {

@@ -110,8 +110,8 @@ class Recovery:
             _log.warning("%s is restarted: %s", self._name, self._cause)
             if self._stopped.wait(max(0, due - now_ns()) / 1e9):
                 return False
-            self.wanted = False
             self.restarting = True
+            self.wanted = False
             try:
                 restart()
             except TritonError as error:
