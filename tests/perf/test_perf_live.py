@@ -43,21 +43,31 @@ class Watched(nt.Server):
     def __init__(self) -> None:
         super().__init__()
         self.lock = threading.Lock()
-        self.outstanding = self.most = 0
+        self.sending = self.most = 0
+        self.sent: list[Any] = []
+        self.measuring = False  # a window has begun: only its bounds read statistics
         self.threads: set[int] = set()
         self.loads: list[tuple[str, int, int]] = []
 
+    @property
+    def outstanding(self) -> int:
+        """Requests without an answer. (A future is done before its callbacks are called, in any order of threads.)"""
+        self.sent = [future for future in self.sent if not future.done()]
+        return self.sending + len(self.sent)
+
     def submit(self, *args, **options):
         with self.lock:
-            self.outstanding += 1
+            self.sending += 1
             self.most = max(self.most, self.outstanding)
         future = super().submit(*args, **options)
-        future.add_done_callback(self._less)
+        with self.lock:
+            self.sending -= 1
+            self.sent.append(future)
         return future
 
-    def _less(self, _):
-        with self.lock:
-            self.outstanding -= 1
+    def statistics(self, *args, **options):
+        self.measuring = True
+        return super().statistics(*args, **options)
 
     def infer(self, *args, **options):
         self.threads.add(threading.get_ident())
@@ -216,6 +226,7 @@ def test_PA14_a_sender_that_cannot_keep_up_is_noted(server, monkeypatch):
     monkeypatch.setattr(driver, "MAX_OUTSTANDING", 4)
 
     def slow(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        assert until(lambda: server.most == 4)  # no request is answered before
         time.sleep(0.002)
         return {"OUT": IN}
 
@@ -569,30 +580,36 @@ def interrupt():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-def interrupt_from_a_model(server, after_s):
-    """Load a model that interrupts the main thread some time after its first batch."""
-    began: list[float] = []
+def interrupt_from_a_model(server):
+    """Load a model that interrupts the main thread amid a window that has requests; return the observer that sees it."""
+    ended: list[int] = []  # at each report of the window
+    has_requests = threading.Event()
     once = threading.Lock()  # two instances may be as far at the same time
 
+    def observe(progress):
+        if server.measuring:
+            ended.append(progress.requests)
+            if ended[-1] > ended[0]:
+                has_requests.set()
+
     def interrupting(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
-        now = time.monotonic()
-        began.append(now)
-        if now > began[0] + after_s and once.acquire(blocking=False):
-            interrupted_at.append(now)
+        if has_requests.is_set() and once.acquire(blocking=False):
+            interrupted_at.append(time.monotonic())
             interrupt()
         return {"OUT": IN}
 
     interrupted_at: list[float] = []
     load(server, interrupting)
-    return interrupted_at
+    return observe, interrupted_at
 
 
 @pytest.mark.parametrize("load_", [{"concurrency": 1}, {"concurrency": 8}, {"request_rate": 2000}])
 def test_PA15_an_interrupt_stops_within_a_second_and_keeps_what_was_measured(server, load_):
-    at = interrupt_from_a_model(server, after_s=0.3)
+    observe, at = interrupt_from_a_model(server)
     report = nt.perf(
-        server, "interrupting", measurement_interval_ms=WINDOW_S * 1000, instances=2, **load_
-    )
+        server, "interrupting", measurement_interval_ms=WINDOW_S * 1000, instances=2, observer=observe,
+        **load_,
+    )  # fmt: skip
     assert time.monotonic() - at[0] < WINDOW_S / 2
     assert report.interrupted
     (point,) = report.points
@@ -633,7 +650,9 @@ def test_PA15_requests_that_never_end_are_cancelled(server):
             threading.Timer(0.1, interrupt).start()
 
     started = time.monotonic()
-    report = nt.perf(server, "stuck", concurrency=4, observer=stop)
+    report = nt.perf(
+        server, "stuck", concurrency=4, measurement_interval_ms=WINDOW_S * 1000, observer=stop
+    )
     assert time.monotonic() - started < WINDOW_S / 2
     release.set()
     assert report.interrupted
@@ -678,7 +697,7 @@ def test_a_load_that_never_started_stops_at_once(server):
 
 
 def test_PA15_a_second_interrupt_is_raised(server):
-    interrupt_from_a_model(server, after_s=0.1)
+    observe, _ = interrupt_from_a_model(server)
     original, calls = server.load, []
 
     def load_interrupted(config=None, model=None, **options):
@@ -689,7 +708,9 @@ def test_PA15_a_second_interrupt_is_raised(server):
 
     server.load = load_interrupted
     with pytest.raises(KeyboardInterrupt):
-        nt.perf(server, "interrupting", measurement_interval_ms=WINDOW_S * 1000, instances=2)
+        nt.perf(
+            server, "interrupting", measurement_interval_ms=WINDOW_S * 1000, instances=2, observer=observe
+        )  # fmt: skip
     assert calls == ["interrupting", "interrupting"]
 
 
@@ -764,8 +785,9 @@ def test_a_run_in_the_background_is_stopped_and_keeps_what_was_measured(server):
         run.result(timeout=0.01)
     assert until(lambda: run.progress is not None and run.progress.level == 2)
     assert "level 2 of 9" in repr(run)
-    gate.open.set()
+    # Behind an open gate it might be through with all levels before it is stopped.
     report = run.stop()
+    gate.open.set()
     assert report.interrupted
     assert report.points[0].request_count == 10
 

@@ -18,6 +18,8 @@ pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
 import nbtriton as nt
 from nbtriton.backends.python.api import pb_utils
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf import driver
+from tests.until import PATIENCE_S
 
 # A busy machine may take longer between two requests than the second after which Triton gives a sequence up.
 SEQUENCE = 'max_batch_size: 4 sequence_batching { max_sequence_idle_microseconds: 60000000 control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } }'
@@ -142,7 +144,9 @@ def test_PA22_a_streams_steps_are_a_sequence(server, seen, tmp_path):
     ] * 2
 
 
-def test_an_interrupted_level_leaves_no_sequence_behind(server, seen):
+def test_an_interrupted_level_leaves_no_sequence_behind(server, seen, monkeypatch):
+    monkeypatch.setattr(driver, "GRACE_S", PATIENCE_S)  # no request is cancelled
+
     def stop(progress):
         if progress.window:
             raise KeyboardInterrupt

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from nbtriton.extensions.twin.statistics import (
     times_of,
     traffic_of,
 )
+from nbtriton.lab.simulate.model_profile import EngineCosts
 from nbtriton.types import Profile
 
 STAND_IN = """
@@ -133,28 +133,33 @@ def url_of(server: nt.Server) -> str:
     return f"127.0.0.1:{ports.http_port}"
 
 
-@contextmanager
-def visited(server: nt.Server, model: str) -> Iterator[None]:
-    """Send requests, one after the other, until the block ends."""
-    over = threading.Event()
+def visits(server: nt.Server, model: str) -> Callable[[object], None]:
+    """Return an observer that sends requests, one after the other, between any two looks."""
 
-    def visit() -> None:
-        while not over.is_set():
+    def visit(_: object) -> None:
+        for _ in range(4):
             server.infer(model, {"IN": np.zeros((1, 1), np.float32)})
 
-    caller = threading.Thread(target=visit)
-    caller.start()
-    try:
-        yield
-    finally:
-        over.set()
-        caller.join()
+    return visit
+
+
+def calm(twin: Twin) -> Twin:
+    """Return a twin of times that are given: this machine may have stalled while it looked."""
+    models = {
+        name: replace(
+            model,
+            points=tuple(
+                replace(point, times_us=(6000.0,), stalls_us=()) for point in model.points
+            ),
+        )
+        for name, model in twin.models.items()
+    }
+    return replace(twin, models=models, costs=EngineCosts(submit_us=100, way_us=(200,)))
 
 
 @pytest.fixture(scope="module")
 def twin(far: nt.Server) -> Twin:
-    with visited(far, "whole"):
-        return nt.twin(url_of(far), duration_s=1)
+    return nt.twin(url_of(far), duration_s=1, observer=visits(far, "whole"))
 
 
 @pytest.mark.medium
@@ -175,6 +180,7 @@ def test_a_twin_has_the_times_the_traffic_and_the_configurations(far: nt.Server,
 
 @pytest.mark.medium
 def test_a_twin_answers_what_if(twin: Twin):
+    twin = calm(twin)
     report = nt.whatif(twin, "slow", concurrency=[1, 2, 16], batch_size=1)
     assert [point.outcome for point in report.points[:2]] == ["predicted", "predicted"]
     one, two, _ = report.frame["infer_per_s"]
@@ -190,9 +196,8 @@ def test_more_instances_than_were_seen_are_beyond_the_twin_unless_it_is_told(
     load = {"concurrency": 4, "instances": 4}
     (beyond,) = nt.whatif(twin, "slow", **load).points
     assert beyond.outcome == "beyond the profile"
-    with visited(far, "slow"):
-        told = nt.twin(url_of(far), "slow", duration_s=0.5, at_once=4)
-    (point,) = nt.whatif(told, **load).points
+    told = nt.twin(url_of(far), "slow", duration_s=0.5, at_once=4, observer=visits(far, "slow"))
+    (point,) = nt.whatif(calm(told), **load).points
     assert point.outcome == "predicted"
     assert any("assumed: 4 executions" in note for note in told.notes)
 
