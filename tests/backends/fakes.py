@@ -69,12 +69,14 @@ class Result(dict):
 class Future:
     def __init__(self):
         self._done = threading.Event()
+        self._lock = threading.Lock()
         self._callbacks = []
         self._result = self._error = None
 
     def finish(self, result=None, error=None):
         self._result, self._error = result, error
-        self._done.set()
+        with self._lock:
+            self._done.set()
         for callback in self._callbacks:
             callback(self)
 
@@ -89,10 +91,11 @@ class Future:
         return self._error
 
     def add_done_callback(self, callback):
-        if self._done.is_set():
-            callback(self)
-        else:
-            self._callbacks.append(callback)
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self)
 
     def _ask_to_end(self):
         self.cancelled = True

@@ -121,6 +121,7 @@ def test_a_coroutine_function_is_refused_with_the_way_out(server):
 SUM = """
 max_batch_size: 4
 sequence_batching {
+  max_sequence_idle_microseconds: 60000000
   control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
   state {
     input_name: "TOTAL" output_name: "NEW" data_type: TYPE_FP32 dims: 1

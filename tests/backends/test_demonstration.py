@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -167,10 +168,14 @@ def test_repeat_refuses_other_delays_than_values(server):
     assert caught.value.message == "expected IN and DELAY shape to match, got [2] and [1]"
 
 
-def test_repeat_answers_while_its_instance_waits(server):
+def test_repeat_answers_while_its_instance_waits(server, monkeypatch):
     server.load(repeat(), name="m")
+    over = threading.Event()
+    waiting = SimpleNamespace(sleep=lambda seconds: seconds == 0.3 and over.wait(60))
+    monkeypatch.setattr("nbtriton.extensions.demonstration.time", waiting)
     first = next(iter(server.stream("m", ask([1], wait=300))))
     (snapshot,) = server.models()
+    over.set()
     assert int(first["OUT"][0]) == 1
     assert snapshot.instances[0].batch_size == 1
 

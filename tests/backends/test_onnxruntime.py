@@ -680,6 +680,7 @@ def test_controls_and_implicit_state(server):
     input { name: "INPUT" data_type: TYPE_INT32 dims: 1 }
     output { name: "OUTPUT" data_type: TYPE_INT32 dims: 1 }
     sequence_batching {
+      max_sequence_idle_microseconds: 60000000
       control_input { name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }
       state { input_name: "OLD" output_name: "NEW" data_type: TYPE_INT32 dims: 1
               initial_state { name: "zero" data_type: TYPE_INT32 dims: 1 zero_data: true } }

@@ -121,7 +121,7 @@ def test_OV4_a_batch_is_whole_or_padded(server, model):
 
 def test_requests_share_a_batch(server, model):
     text = """max_batch_size: 4 dynamic_batching { preferred_batch_size: 4
-    max_queue_delay_microseconds: 10000000 } instance_group { count: 2 }"""
+    max_queue_delay_microseconds: 60000000 } instance_group { count: 2 }"""
     server.load(f'backend: "openvino" {text}' + io(), model(same()), name="m")
     rows = [np.full((n, 4), n, np.float32) for n in (1, 2, 1)]
     futures = [server.submit("m", {"IN": array}) for array in rows]

@@ -54,7 +54,8 @@ class Awaited(Model):
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(monkeypatch):
+    monkeypatch.setattr(readiness, "TIMEOUT_S", 60.0)
     Model.said, Model.asked = True, 0
     Model.thinks.clear()
     Model.goes_on.clear()
@@ -109,6 +110,7 @@ def test_PB10_a_model_that_thinks_too_long_is_not_ready(monkeypatch):
     with nbtriton.Server(gpus=()) as server:
         server.load(CONFIG, Plain)
         assert not server.engine.inspection.is_model_ready("m")
+        assert Model.thinks.wait(30)
         Model.goes_on.set()
 
 

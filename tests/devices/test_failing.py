@@ -1,14 +1,15 @@
 """Devices that fail: every request is answered, whichever wait it is that learns of it."""
 
 # ruff: noqa: F821, N803 - annotations of tensors, by their names
+import itertools
 import logging
 
 import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import TritonError
-from nbtriton.extensions.simulated_gpus.streams import Clock
 from tests.devices.test_serving import CPU, GPU, ROWS, chain, double
+from tests.devices.virtual import VirtualClock, stop_time
 
 TENSOR = 'name: "%s" data_type: TYPE_FP32 dims: [ 4 ]'
 STATEFUL = f"""{GPU % 0} input {{ {TENSOR % "IN"} }} output {{ {TENSOR % "OUT"} }} sequence_batching {{ state [ {{
@@ -16,15 +17,16 @@ STATEFUL = f"""{GPU % 0} input {{ {TENSOR % "IN"} }} output {{ {TENSOR % "OUT"} 
     initial_state {{ name: "zeros" data_type: TYPE_FP32 dims: [ 4 ] zero_data: true }} }} ] }}"""
 
 
-class Failing(Clock):
+class Failing(VirtualClock):
     """Some wait for the device learns that it has failed, as an asynchronous error of CUDA's shows."""
 
-    def __init__(self, wait):
-        self.left = wait
+    def fail_at(self, wait):
+        """Let the wait of this number from now on fail; none with 0."""
+        self.wait, self.waits, self.failed = wait, itertools.count(1), False
 
     def sleep_until(self, when_ns):
-        self.left -= 1
-        if not self.left:
+        if next(self.waits) == self.wait:
+            self.failed = True
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         super().sleep_until(when_ns)
 
@@ -41,6 +43,9 @@ def twice(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
 @pytest.fixture(scope="module")
 def server():
     with nt.Server(gpus="simulated:2,launch_us=200", cache_bytes=1 << 20) as found:
+        clock = Failing()
+        clock.fail_at(0)
+        stop_time(found, clock)
         for name, config in {"a": GPU % 0, "b": GPU % 0, "c": CPU, "d": GPU % 1}.items():
             found.load(config, double, name=name)
         found.load(GPU % 0 + " response_cache { enable: true }", double, name="cached")
@@ -64,21 +69,17 @@ def ask(server, model, rows):
 @pytest.mark.parametrize("model", ["a", "gpu", "bounce", "peers", "cached", "stateful", "many"])
 def test_each_wait_may_fail(server, model, caplog):
     caplog.set_level(logging.CRITICAL, logger="nbtriton.runtime.engine")
-    devices = list(server.devices.values())
+    clock = server.devices[0].timeline.clock
     failed = 0
     for wait in range(1, 30):
-        clock = Failing(wait)
-        for device in devices:
-            device.timeline.clock = clock
+        clock.fail_at(wait)
         try:
             ask(server, model, ROWS[:1] + wait)
         except TritonError as error:
             failed += "an illegal memory access" in error.message
-        finally:
-            for device in devices:
-                device.timeline.clock = Clock()
-        if clock.left > 0:  # there were fewer waits
+        if not clock.failed:  # there were fewer waits
             break
+    clock.fail_at(0)
     assert failed > 0
     assert wait < 29
     (first, *_) = ask(server, model, ROWS[:1])

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from tests.devices.virtual import stop_time
 from tests.devices.walk import Walk
+from tests.until import until
 
 
 @pytest.mark.medium
@@ -16,7 +18,8 @@ def test_random_ensembles_failures_and_cancellations_keep_the_books():
             walk.round()
         assert walk.answered > 10
         assert walk.failed > 0
-        assert walk.cancelled > 0
+        # An answer may be faster than its cancellation.
+        assert until(lambda: walk.cancelled > 0 or walk.round())
     finally:
         walk.close()
 
@@ -31,6 +34,7 @@ def test_a_model_that_waits_between_two_steps_is_named():
     tensor = '{ name: "%s" data_type: TYPE_FP32 dims: [ 4 ] }'
     step = '{ model_name: "%s" model_version: -1 input_map { key: "IN" value: "%s" } output_map { key: "OUT" value: "%s" } }'
     with nt.Server(gpus="simulated:1,launch_us=500") as server:
+        stop_time(server)
         for name, model in {"first": first, "second": second}.items():
             config = "max_batch_size: 4 instance_group [ { kind: KIND_GPU } ]"
             server.load(config, model, name=name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import nbtriton as nt
 from nbtriton.extensions.simulated_gpus.streams import Clock
 
-__all__ = ["VirtualClock"]
+__all__ = ["VirtualClock", "stop_time"]
 
 
 class VirtualClock(Clock):
@@ -18,3 +19,10 @@ class VirtualClock(Clock):
 
     def sleep_until(self, when_ns: int) -> None:
         self.now = max(self.now, when_ns)
+
+
+def stop_time(server: nt.Server, clock: Clock | None = None) -> None:
+    """Let the time of a server's simulated GPUs pass only where a thread waits for them."""
+    clock = clock or VirtualClock()
+    for device in server.devices.values():
+        device.timeline.clock = clock

@@ -81,11 +81,15 @@ _NUMBERS = (
 )
 
 
+# Longer than a busy machine takes from one request of a client to its next.
+_IDLE_US = 60_000_000
+
+
 def _oldest(corrid_type: str) -> str:
     corrid = _control("CORRID", "CORRID", f"data_type: TYPE_{corrid_type}")
     return f"""{_NUMBERS}
 sequence_batching {{
-  max_sequence_idle_microseconds: 10000000
+  max_sequence_idle_microseconds: {_IDLE_US}
   oldest {{ max_candidate_sequences: 1024 max_queue_delay_microseconds: 10000 }}
   {_START} {_END} {_READY} {corrid}
 }}
@@ -106,7 +110,8 @@ MODELS: dict[str, Model] = {
         "identity",
     ),
     "simple_sequence": Model(
-        f"{_NUMBERS} sequence_batching {{ {_START} {_READY} }} instance_group {{ kind: KIND_CPU }}",
+        f"{_NUMBERS} sequence_batching {{ max_sequence_idle_microseconds: {_IDLE_US} {_START} {_READY} }} "
+        "instance_group { kind: KIND_CPU }",
         "sequence",
         "sequence",
     ),
