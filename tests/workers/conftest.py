@@ -14,6 +14,8 @@ import pytest
 
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.runtime.engine import Server
+from nbtriton.runtime.workers.core import connection
+from tests.until import PATIENCE_S
 
 MODELS = Path(__file__).parent / "models"
 CONFIG = """
@@ -65,6 +67,12 @@ def server() -> Iterator[Server]:
                 model=MODELS / "probe" / "1" / "model.py",
             )
         yield running
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that is slow to hear of an interrupt is not taken for code that goes on."""
+    monkeypatch.setattr(connection, "_LONGEST_PATIENCE_S", PATIENCE_S)
 
 
 Ask = Callable[..., Any]

@@ -207,7 +207,7 @@ def run_faults(
     """
     install_pb_utils()
     chance = random.Random(seed)
-    end_idle_servers()
+    end_idle_servers(WAIT_S)
     before = Left()
     others = {*workers()}
     patience, supervisor.DEFAULT = supervisor.DEFAULT, RestartPolicy(limit=1 << 60, first_ns=0)
@@ -248,9 +248,10 @@ def run_faults(
             assert _processes(server, "steady") == safe, (
                 "a process that nobody killed was restarted"
             )
+            server.close(timeout_s=WAIT_S)
     finally:
         supervisor.DEFAULT = patience
-    end_idle_servers()
+    end_idle_servers(WAIT_S)
     after = Left()
     assert after.processes == before.processes, (before, after)
     assert after.descriptors <= before.descriptors, (before, after)

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import threading
+from contextlib import redirect_stdout
 
 import pytest
 
@@ -105,7 +107,30 @@ def test_a_deadlock_of_a_coroutine_is_refused(beside, monkeypatch):
         beside.infer("coroutine", {"IN": ARRAY}, parameters={"program": "itself"})
 
 
-def test_an_interrupt_reaches_the_models_code(server, ask):
+def test_an_answer_comes_behind_what_another_thread_is_about_to_print(server):
+    reading, gate = threading.Event(), threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, text):
+            reading.set()
+            assert gate.wait(30)
+            return super().write(text)
+
+    def read(IN):
+        assert reading.wait(30)
+        return {"OUT": IN}
+
+    server.load(TARGET.format(more=""), model=read, name="started")
+    with redirect_stdout(Slow()) as out:
+        future = server.submit("apart", {"IN": ARRAY}, parameters={"program": "say_and_call"})
+        with pytest.raises(TimeoutError):
+            future.result(0.2)
+        gate.set()
+        future.result(30)
+        assert out.getvalue() == "printed\n"
+
+
+def test_an_interrupt_reaches_the_models_code(server, ask, patient):
     started = threading.Event()
 
     def signalled(IN):
@@ -128,7 +153,7 @@ def test_an_interrupt_reaches_the_models_code(server, ask):
     assert ask("apart", "pid") == before
 
 
-def test_an_interrupt_during_a_call_of_the_model_passes_through_it(server, ask):
+def test_an_interrupt_during_a_call_of_the_model_passes_through_it(server, ask, patient):
     entered, gate = threading.Event(), threading.Event()
 
     def waiting(IN):

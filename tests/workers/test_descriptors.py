@@ -55,6 +55,7 @@ def test_workers_that_start_and_end_leave_other_descriptors_alone():
     others = [Foreign() for _ in range(3)]
     for one in others:
         one.start()
+    assert until(lambda: all(one.rounds or one.found for one in others))
     for _ in range(3):
         with Server(gpus=()) as server:
             load(server, count=2)
@@ -69,4 +70,3 @@ def test_workers_that_start_and_end_leave_other_descriptors_alone():
         one.over.set()
         one.join()
         assert one.found is None, one.found
-        assert one.rounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.workers import supervisor
+from nbtriton.runtime.workers.core import connection
 from nbtriton.runtime.workers.process import start_worker
 from nbtriton.runtime.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, Gate, waited
@@ -45,6 +47,14 @@ def _spare() -> Iterator[None]:
     spare = start_worker("spare")
     yield
     spare.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left() -> Iterator[None]:
+    """A test ends with its threads: the next one may count them, and what they have open."""
+    before = {*threading.enumerate()}
+    yield
+    assert until(lambda: {*threading.enumerate()} <= before)
 
 
 @pytest.fixture
@@ -259,7 +269,7 @@ def test_close_ends_a_restart_that_hangs_within_its_timeout(tmp_path: Path):
             f"os.path.exists({str(marker)!r}) and (print('restarts', flush=True), time.sleep(1000))",
         )
     )
-    before, others = {thread.name for thread in threading.enumerate()}, {*workers()}
+    others = {*workers()}
     running.load(CONFIG, model=fragile, name="m")
     marker.touch()
     with redirect_stdout(Heard()) as heard:
@@ -268,7 +278,6 @@ def test_close_ends_a_restart_that_hangs_within_its_timeout(tmp_path: Path):
         (process,) = {*workers()} - others
         running.close(timeout_s=0.1)
     assert until(lambda: not is_alive(process))
-    assert until(lambda: {thread.name for thread in threading.enumerate()} <= before)
 
 
 def test_an_execution_longer_than_its_time_is_ended(monkeypatch: pytest.MonkeyPatch):
@@ -276,7 +285,7 @@ def test_an_execution_longer_than_its_time_is_ended(monkeypatch: pytest.MonkeyPa
     install_pb_utils()
     with Server(gpus=(), worker_timeout_s=2.0) as running:
         load(running)
-        for direct in (True, False):
+        for restarts, direct in enumerate((True, False), 1):
             with pytest.raises(InternalError, match=UNHEALTHY) as caught:
                 if direct:
                     running.infer("m", {"IN": IN}, parameters={"how": "loop"})
@@ -284,61 +293,51 @@ def test_an_execution_longer_than_its_time_is_ended(monkeypatch: pytest.MonkeyPa
                     submit(running, "deaf").result(WAIT_S)
             cause = "an execution took longer than 2 s"
             assert caught.value.hint == f"its process has ended: {cause}"
-            assert pid(running)
+            # And not by an execution: it might take as long here.
+            assert until(lambda restarts=restarts: state(running).restarts == restarts)
         assert state(running).cause == cause
 
 
-def interrupt_when(heard: Heard) -> threading.Thread:
-    """Send the main thread Ctrl-C once something is heard, and again until it is out."""
+def infer_interrupted(server: Server, how: str, *said: str) -> None:
+    """Infer, with a Ctrl-C in the main thread each time when the model has said something more."""
+    with redirect_stdout(Heard()) as heard:
 
-    def send() -> None:
-        waited(heard.something)
-        while not done.wait(0.2):
-            signal.raise_signal(signal.SIGINT)
+        def send() -> None:
+            for words in said:
+                assert until(lambda words=words: words in heard.getvalue())
+                signal.raise_signal(signal.SIGINT)
 
-    done = threading.Event()
-    thread = threading.Thread(target=send)
-    thread.stop = done.set  # type: ignore[attr-defined]
-    thread.start()
-    return thread
+        sender = threading.Thread(target=send)
+        sender.start()
+        with pytest.raises(KeyboardInterrupt):
+            server.infer("m", {"IN": IN}, parameters={"how": how})
+        sender.join()
 
 
-@pytest.mark.parametrize(("how", "same"), [("loop", True), ("sleep", True), ("deaf", False)])
-def test_ctrl_c_ends_the_execution_and_of_a_deaf_one_the_process(
-    server: Server, how: str, same: bool
-):
+@pytest.mark.parametrize(("how", "said"), [("loop", "loops"), ("sleep", "sleeps")])
+def test_ctrl_c_ends_the_execution(server: Server, patient: None, how: str, said: str):
     load(server)
     before = pid(server)
-    with redirect_stdout(Heard()) as heard:
-        sender = interrupt_when(heard)
-        interrupted = False
-        try:
-            try:
-                server.infer("m", {"IN": IN}, parameters={"how": how})
-            finally:
-                sender.stop()
-                sender.join()
-        except KeyboardInterrupt:  # this one, or the next one
-            interrupted = True
-        sender.join()
-    assert interrupted
-    assert (pid(server) == before) is same
+    infer_interrupted(server, how, said)
+    assert pid(server) == before
+
+
+def test_a_second_ctrl_c_ends_the_process_of_a_deaf_execution(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(connection, "_LONGEST_PATIENCE_S", math.inf)
+    load(server)
+    before = pid(server)
+    infer_interrupted(server, "deaf", "loops", "goes on")
+    assert pid(server) != before
+    assert state(server).cause == "it was interrupted, and went on"
 
 
 def test_one_ctrl_c_ends_the_process_of_a_deaf_execution(server: Server):
     load(server)
     before = pid(server)
-    with redirect_stdout(Heard()) as heard:
-
-        def send() -> None:
-            waited(heard.something)
-            signal.raise_signal(signal.SIGINT)
-
-        sender = threading.Thread(target=send)
-        sender.start()
-        with pytest.raises(KeyboardInterrupt):
-            server.infer("m", {"IN": IN}, parameters={"how": "deaf"})
-        sender.join()
+    infer_interrupted(server, "deaf", "loops")
     assert pid(server) != before
     assert state(server).cause == "it was interrupted, and went on"
 

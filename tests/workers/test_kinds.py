@@ -83,7 +83,7 @@ def test_bf16_keeps_its_bits(server):
 def test_a_sequence_may_be_executed_again_and_again(server):
     config = (
         ROWS.partition("dynamic_batching")[0]
-        + "sequence_batching { iterative_sequence: true max_sequence_idle_microseconds: 10000000 }"
+        + "sequence_batching { iterative_sequence: true max_sequence_idle_microseconds: 60000000 }"
     )
     server.load(config + PROCESS, model=MODELS / "iterative" / "1" / "model.py", name="iterative")
     found = server.infer(
@@ -96,7 +96,7 @@ def test_state_goes_from_request_to_request(server):
     config = (
         ROWS.partition("dynamic_batching")[0].replace("[ -1 ]", "[ 1 ]")
         + """
-        sequence_batching { state {
+        sequence_batching { max_sequence_idle_microseconds: 60000000 state {
             input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_FP32 dims: [ 1 ]
             initial_state { name: "zero" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }
         } }

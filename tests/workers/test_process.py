@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 def _no_fork_server_left():
     others = set(threading.enumerate())
     yield
-    end_idle_servers()
+    end_idle_servers(WAIT_S)
     assert not [one for one in {*threading.enumerate()} - others if one.name == "nbtriton-workers"]
 
 
@@ -121,11 +121,12 @@ def test_a_child_of_a_worker_ends_with_it_and_does_not_hide_its_end():
 
 def test_close_ends_a_worker_that_waits_and_kills_one_that_does_not():
     waiting = start_worker("m_0", interpreter=COMMANDS)
-    waiting.close()
+    waiting.close(WAIT_S)
     assert waiting.exit == WorkerExit(0)
     hanging = start_worker("m_1", interpreter=COMMANDS)
     hanging.execute.sendall(b"[None for _ in iter(int, 1)]")
     hanging.close(timeout_s=0.1)
+    assert hanging.wait_ended(WAIT_S)
     assert hanging.exit == WorkerExit(-signal.SIGKILL)
     assert not is_alive(hanging.pid)
     hanging.close()  # and once more
@@ -141,7 +142,7 @@ def test_a_hundred_workers_leave_no_descriptor_and_no_process_behind():
         for one in made:
             one.close()
     assert descriptors() == before
-    end_idle_servers()
+    end_idle_servers(WAIT_S)
     assert descriptors() < before
     assert {*children(os.getpid())} <= others
 

@@ -356,6 +356,11 @@ class OutputPipe:
         self._lock = threading.Lock()
         self._open = True
 
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is in `forward`: what it has read may not be written yet."""
+        return self._lock.locked()
+
     def forward(self) -> bool:
         """Write the output so far to the stream; return False at the end of the pipe."""
         left = (

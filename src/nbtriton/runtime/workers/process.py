@@ -109,6 +109,11 @@ class Peer:
         """End it at once, with the processes that it has started."""
         raise NotImplementedError
 
+    @property
+    def is_forwarding(self) -> bool:
+        """Whether a thread writes what it has read of the output."""
+        return any(output.busy for output in self.outputs)
+
     def forward_output(self) -> None:
         """Print its output so far, on this thread.
 

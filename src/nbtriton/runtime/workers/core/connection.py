@@ -337,7 +337,8 @@ class Connection(ConnectionEnd):
                 reply, behind_it = lane.receive()
                 kind = reply[0]
                 if kind <= protocol.INTERRUPTED:
-                    if self._printed.poll(0):
+                    # Nothing to read may also be what another thread has read and is about to write.
+                    if self._printed.poll(0) or self.process.is_forwarding:
                         self.process.forward_output()
                     break
                 if kind == protocol.WAIT:

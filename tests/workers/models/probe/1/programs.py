@@ -203,6 +203,12 @@ def wait_for_cancel(model, request):
     return answer("cancelled")
 
 
+def say_and_call(model, request):
+    print("printed", flush=True)
+    call(model, request, "started").exec()
+    return answer()
+
+
 def spin(model, request):
     call(model, request, "started").exec()
     while True:
