@@ -6,7 +6,9 @@ import functools
 import signal
 import sys
 import threading
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,7 +44,8 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def load(server, folder):
     def made(**parameters):
-        server.load("", nt.step("video", **{"files": folder, **parameters}), name="video")
+        given = {"files": folder, "timeout_s": 600, **parameters}
+        server.load("", nt.step("video", **given), name="video")
 
     return made
 
@@ -127,7 +130,7 @@ def test_a_reader_that_is_behind_holds_the_decoder(server, load):
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest"])
 def test_a_reader_that_is_behind_misses_frames_and_each_is_accounted_for(server, folder, policy):
-    video = nt.step("video", files=folder, slow_reader=policy, waiting=3)
+    video = nt.step("video", files=folder, slow_reader=policy, waiting=3, timeout_s=600)
     unread = 'parameters { key: "MAX_UNREAD_RESPONSES" value { string_value: "1" } }'
     server.load(unread, video, name="video")
     gate = threading.Event()
@@ -351,10 +354,15 @@ def test_but_not_for_ever(server, load):
     assert len(asked) == 4
 
 
-def test_a_silent_source_is_an_error_after_its_timeout(server, load, folder):
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_silent_source_is_an_error_after_its_timeout(server, load, folder, answers):
     load(timeout_s=0.5)
     gate = threading.Event()
-    send = functools.partial(held, (folder / "long.ts").read_bytes(), gate)
+
+    def send(handler, number):
+        assert answers or gate.wait(120)
+        held((folder / "long.ts").read_bytes(), gate, handler, number)
+
     with serve_http(send) as url, pytest.raises(UnavailableError, match=r"silent for 0\.5 s"):
         indices(server, url)
     gate.set()
@@ -368,7 +376,7 @@ def test_cancelling_frees_the_decoder_of_a_silent_source(server, load, folder):
         stream = frames(server, url)
         next(stream)
         stream.close()
-        assert until(lambda: not decoding(), 30)
+        assert until(lambda: not decoding())
         gate.set()
 
 
@@ -442,6 +450,21 @@ def test_a_camera_that_falls_silent_and_goes_on(server, load, camera):
     assert until(lambda: not decoding())
 
 
+def opened(server, url):
+    """A stream whose first frame has come; a camera may take longer than `timeout_s` to begin."""
+    found = []
+
+    def begins():
+        stream = frames(server, url)
+        with suppress(UnavailableError):
+            next(stream)
+            found.append(stream)
+        return found
+
+    assert until(begins)
+    return found[0]
+
+
 def port_of(url):
     return int(url.split(":")[2].split("/")[0])
 
@@ -456,12 +479,33 @@ def test_a_camera_whose_packets_come_in_pieces_loses_none(server, load, camera):
         assert until(lambda: not decoding())
 
 
+def test_what_a_camera_drops_while_its_reader_takes_its_time_is_skipped(server, load, monkeypatch):
+    load(timeout_s=3)
+    (instance,) = server.engine.registry.entries["video"].latest._instances.active.values()
+    model = instance._model._model
+    code = sys.modules[type(model).__module__]
+    now_s = [0.0]
+    monkeypatch.setattr(code, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    def broken():
+        raise av.InvalidDataError(0, "refers to what was dropped")
+
+    packets = [SimpleNamespace(decode=one) for one in (lambda: [1], broken, lambda: [2])]
+    video = SimpleNamespace(video=[SimpleNamespace(width=1, height=1)])
+    camera = SimpleNamespace(streams=video, demux=lambda _: packets)
+    stream = code.Stream(model, None, "", False)
+    stream.container = lambda *_: nullcontext(camera)
+    found = stream.opened("rtsp", "")
+    assert next(found) == 1
+    now_s[0] = 100.0
+    assert next(found) == 2
+
+
 @pytest.mark.slow
 def test_a_silent_camera_is_an_error(server, load, camera):
     url, process = camera
     load(timeout_s=3)
-    stream = frames(server, url)
-    next(stream)
+    stream = opened(server, url)
     process.send_signal(signal.SIGSTOP)
     with pytest.raises(UnavailableError, match="silent for 3 s"):
         list(stream)

@@ -16,8 +16,6 @@ from pathlib import Path
 import av
 import numpy as np
 
-from tests.until import until
-
 __all__ = ["GSTREAMER", "make_video", "serve_http", "serve_rtsp", "stalling"]
 
 # Debian's packages of the RTSP server; its Python is the system's.
@@ -43,7 +41,8 @@ factory.set_launch(
     "! x264enc tune=zerolatency speed-preset=ultrafast key-int-max=25 ! rtph264pay name=pay0 pt=96 )"
 )
 server.get_mount_points().add_factory("/camera", factory)
-server.attach(None)
+assert server.attach(None)
+print(server.get_bound_port(), flush=True)
 GLib.timeout_add_seconds(int(sys.argv[2]), sys.exit)
 GLib.MainLoop().run()
 """
@@ -107,13 +106,12 @@ def missing_for_rtsp() -> str:
 @contextmanager
 def serve_rtsp(port: int = 0, *, lives_s: int = 600) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:  # fmt: skip
     """Serve a camera of 25 frames a second on loopback."""
-    if not port:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
     command = [_SYSTEM_PYTHON, "-c", _RTSP_SERVER, str(port), str(lives_s)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
-            assert until(lambda: _listens(port)), "the RTSP server does not listen"
+            assert process.stdout is not None
+            port = int(process.stdout.readline() or 0)
+            assert port, "the RTSP server does not listen"
             yield f"rtsp://127.0.0.1:{port}/camera", process
         finally:
             process.kill()
@@ -155,9 +153,3 @@ def stalling(port: int) -> Iterator[int]:
             over.set()
             server.shutdown()
             thread.join()
-
-
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
-        return True
-    return False

@@ -322,9 +322,9 @@ class Stream:
         if live:
             options["rtsp_transport"] = "tcp"
         source = f"file:{place}" if kind == "file" else place
-        if kind.startswith("http"):
-            source = self.http = HttpFile(place, timeout_s)
         try:
+            if kind.startswith("http"):
+                source = self.http = HttpFile(place, timeout_s)
             with self.container(source, options, live) as container:
                 if not container.streams.video:
                     raise LostError("it has no video")
@@ -346,13 +346,13 @@ class Stream:
                         if not live or time.monotonic() - heard_s > timeout_s:
                             raise
                         continue
-                    heard_s = time.monotonic()
                     yield from found
+                    heard_s = time.monotonic()  # the reader may have taken its time
         except (av.ExitError, TimeoutError):
             raise LostError(f"it was silent for {timeout_s:g} s") from None
         finally:
-            if kind.startswith("http"):
-                source.close()
+            if self.http is not None:
+                self.http.close()
             with self.model.lock:
                 camera, self.camera = self.camera, None
             if camera is not None:
