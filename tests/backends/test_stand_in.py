@@ -15,8 +15,8 @@ from nbtriton.backends import RequestOptions, backend_for, find_backend
 from nbtriton.backends.base import WAY_OUT
 from nbtriton.backends.core.batching import gather_inputs
 from nbtriton.backends.ragged import layout
-from nbtriton.backends.stand_in import cost_of
 from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.extensions.stand_in import cost_of
 from nbtriton.model.config import as_config, stand_in_reason
 from tests.backends.fakes import Request
 
@@ -213,7 +213,7 @@ def test_our_own_statistics_are_a_recording(server, tmp_path):
 def test_a_batch_waits_as_long_as_it_costs(server, monkeypatch):
     waits = []
     waiting = SimpleNamespace(sleep=waits.append)
-    monkeypatch.setattr("nbtriton.backends.stand_in.time", waiting)
+    monkeypatch.setattr("nbtriton.extensions.stand_in.time", waiting)
     server.load(PLAN + cost("1:100, 8:800"), name="m")
     for rows in (1, 4):
         server.infer("m", image(rows))

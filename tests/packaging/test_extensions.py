@@ -90,6 +90,10 @@ def written(repository, models, on):
     return {"plus.yaml": " ".join(models)}
 
 
+def idle_for(backend, platform, reason):
+    return type("Idle", (Plus,), {"name": backend, "platform": platform, "stand_in": reason})
+
+
 def verifier(reference):
     return lambda repository, **options: SimpleNamespace(ok=True, repository=repository)
 
@@ -109,6 +113,7 @@ PLACES = {
     "magics": ("plus", "PlusMagics"),
     "models": ("plus", "MODELS"),
     "platforms": ("ray_serve", "written"),
+    "stand_ins": ("zeros", "idle_for"),
     "tracers": ("opentelemetry", "Spans"),
     "verifiers": ("tritonserver", "verifier"),
     "views": ("plus", "plus"),
@@ -196,6 +201,9 @@ OUT = increment(IN=IN)
 assert server.infer("added", {"IN": x[0]})["OUT"].tolist() == [2]
 with server.serve(http_port=None, grpc_port=None, metrics_port=None, hello_port=0) as endpoints:
     assert urllib.request.urlopen(f"http://127.0.0.1:{endpoints.hello_port}/").read() == b"hello"
+with nt.Server(stand_in=True) as other:
+    other.load(f'backend: "tensorrt" max_batch_size: 8 {tensors}'.format(), name="idle")
+    assert other.infer("idle", {"IN": x})["OUT"].tolist() == [[2]]
 with nt.Server(gpus="simulated:2") as other:
     assert other.devices[1].name == "outside 1: simulated:2"
 import outside

@@ -88,8 +88,11 @@ class FakeServer:
     def models(self):
         return tuple(self.shown)
 
-    def requests(self, _name):
+    def requests(self, _name, *, most=None):
         return ()
+
+    def config(self, name):
+        return as_config(f'name: "{name}"')
 
     def in_flight(self):
         return ()

@@ -217,3 +217,24 @@ def test_an_ensemble_has_requests_in_flight_instead_of_a_queue():
     (activity,) = activities(history([0, 1], lambda at: ensemble))
     assert activity.depths == (12, 12)
     assert (activity.queued, activity.executing) == (0, 12)
+
+
+def test_of_more_models_than_have_cards_a_second_is_a_sample_with_its_deepest_queue():
+    """Nine models with a queue of seven in one fifth of a second, 2.6 s before the end."""
+
+    def at(second):
+        deep = 7 if second == 7.4 else 3
+        return tuple(loaded(f"m{n}", second, queued=deep) for n in range(9))
+
+    times = [round(0.2 * n, 1) for n in range(51)]
+    crowd = activities(history(times, at), span_s=4.5)
+    alone = activities(history(times, lambda second: at(second)[0]), span_s=4.5)
+    assert [one.ages_s for one in crowd] == [pytest.approx((4.5, 4, 3, 2, 1, 0.2, 0))] * 9
+    assert {one.depths for one in crowd} == {(3.0, 3.0, 3.0, 7.0, 3.0, 3.0, 3.0)}
+    assert len(alone[0].ages_s) == 24
+    assert max(alone[0].depths) == 7
+    # Busy times are counted, so that none is lost between two samples.
+    for lanes in zip(crowd[0].lanes, alone[0].lanes, strict=True):
+        assert lanes[0].share == pytest.approx(lanes[1].share)
+        assert lanes[0].busy[2] == pytest.approx(lanes[1].busy[2])
+    assert crowd[0].infer_per_s == pytest.approx(alone[0].infer_per_s)

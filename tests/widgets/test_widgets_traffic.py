@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,6 +85,12 @@ def test_shares_are_those_of_the_steps_and_add_up(server):
     assert 0 < found.called["double"] < found.shares["1.1"]
     (error,) = found.errors["refuse"]
     assert "no negative numbers" in error
+
+
+def test_without_calls_only_the_model_and_its_steps_are_read(server):
+    whole, own = read_traffic(server, "outer"), read_traffic(server, "outer", calls=False)
+    assert replace(own, errors={}) == replace(whole, calls={}, called={}, errors={})
+    assert set(read_traffic(server, "inner", calls=False).errors) == {"inner", "double", "caller"}
 
 
 def test_the_sentence_names_the_step_with_the_largest_share(server):

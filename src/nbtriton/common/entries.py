@@ -28,6 +28,7 @@ Kind: TypeAlias = Literal[
     "isolations",
     "platforms",
     "devices",
+    "stand_ins",
 ]
 
 # The core's own entries of each kind.

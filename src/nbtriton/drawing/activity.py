@@ -39,7 +39,7 @@ class ModelActivity:
     rate_over : str
         The period that `infer_per_s` is a mean over, in words.
     drawn_inferences : int
-        Inferences within the samples; ``peak_per_s`` is the most within one second.
+        Inferences within the samples; ``peak_per_s`` is the most within one second, 0 while inferences come.
     quiet_s : float
         Time since the newest inference within the samples; infinite without one.
     stalled_s : float

@@ -116,7 +116,7 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
     )
 
 
-def has_cards(models: Sequence[ModelActivity]) -> bool:
+def has_cards(models: Sequence[object]) -> bool:
     """Return True for so few models that each has a card."""
     return len(models) <= _MAX_CARDS
 
@@ -470,7 +470,7 @@ def _steps(
 # With no response for longer than this, the finding names the model instead of rates.
 _STALLED_S = 1.0
 # Rates are those of the last two seconds.
-_MOVING_S = 2.0
+MOVING_S = 2.0
 
 
 def watch_svg(models: Sequence[ModelActivity], *, span_s: float = 30.0) -> str:
@@ -525,7 +525,7 @@ def watch_finding(
     quiet_s = min(one.quiet_s for one in models)
     if top is None or math.isinf(quiet_s):
         return f"no request in the last {span_s:.0f} s"
-    if quiet_s < _MOVING_S:
+    if quiet_s < MOVING_S:
         return traffic or f"{top.name}: {measure(top.infer_per_s)} infer/s"
     whole = (
         f"nothing for {count(quiet_s)} s; in the {span_s:.0f} s before now {top.name} had "

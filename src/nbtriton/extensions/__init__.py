@@ -47,6 +47,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "kubernetes": "nbtriton.extensions.platforms:kubernetes",
         "ray_serve": "nbtriton.extensions.platforms:ray_serve",
     },
+    "stand_ins": {"zeros": "nbtriton.extensions.stand_in:stand_in_for"},
     "tracers": {"opentelemetry": "nbtriton.extensions.opentelemetry:SpanExport"},
     "verifiers": {"tritonserver": "nbtriton.extensions.verify:verifier"},
     "views": {

@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from operator import attrgetter
 
 from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
+from nbtriton.drawing.watch import MOVING_S, has_cards
 from nbtriton.runtime.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
 from nbtriton.runtime.engine.status import Pipeline
 
 _NS = 1e9
 _RATE_OVER_NS = 2_000_000_000
+# The time between two samples of more models than have cards: a line is lower, and its frames come as seldom.
+_SAMPLE_NS = 1_000_000_000
 # The shortest time axis, in seconds.
 _LEAST_S = 3.0
 
@@ -44,17 +50,19 @@ def activities(
     whole : bool, optional
         Rates over the whole time in which a model worked, rather than the last two seconds.
     """
-    found = [
-        _activity(one, history.now_ns, int(span_s * _NS), whole)
-        for one in history.models
-        if not names or one.model.name in names
-    ]
+    shown = [one for one in history.models if not names or one.model.name in names]
+    every_ns = 0 if has_cards(shown) else _SAMPLE_NS
+    found = [_activity(one, history.now_ns, int(span_s * _NS), every_ns, whole) for one in shown]
     order = list(dict.fromkeys(name for name, _ in pipeline))
     place = {name: at for at, name in enumerate(order)}
     found.sort(key=lambda one: place.get(one.name, len(place)))
     # Shares are those of recorded requests, which are not read here.
-    steps = {name: dict.fromkeys(models, math.nan) for name, models in pipeline}
-    return tuple(replace(one, shares=tuple(steps.get(one.name, {}).items())) for one in found)
+    shares = {
+        name: tuple(dict.fromkeys(models, math.nan).items()) for name, models in pipeline if models
+    }
+    return tuple(
+        replace(one, shares=shares[one.name]) if one.name in shares else one for one in found
+    )
 
 
 def covered_s(history: ServerHistory, names: Sequence[str] = (), *, span_s: float = 30.0) -> float:
@@ -69,15 +77,18 @@ def covered_s(history: ServerHistory, names: Sequence[str] = (), *, span_s: floa
     return min(span_s, max(_LEAST_S, float(math.ceil((history.now_ns - oldest) / _NS))))
 
 
-def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool) -> ModelActivity:
+def _activity(
+    one: ModelHistorySnapshot, now_ns: int, span_ns: int, every_ns: int, whole: bool
+) -> ModelActivity:
     model = one.model
     moments = _within(one.moments, now_ns - span_ns)
+    drawn, deepest = _samples(moments, every_ns)
     depths: tuple[float, ...] = ()
     rate, queue_ms, compute_ms, over = 0.0, math.nan, math.nan, "inferences per second"
     within: dict[int, int] = {}
     if moments:
         # Counts begin at the first one; the deepest queue before it is outside the span.
-        depths = (*(float(moment.deepest) for moment in moments[:-1]), float(_depth(model)))
+        depths = (*map(float, deepest[:-1]), float(_depth(model)))
         old, new = _stretch(moments) if whole else _recent(moments)
         seconds = (new.at_ns - old.at_ns) / _NS
         requests = new.requests - old.requests
@@ -91,17 +102,18 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
         within = {size: n - before.get(size, 0) for size, n in moments[-1].sizes.items()}
     recent = any(within.values())
     last = moments[-1] if moments else None
+    quiet_s = (now_ns - _last_end(moments, "inferences")) / _NS
     return ModelActivity(
         name=model.name,
         version=model.version,
         state=model.state,
         reason=model.reason,
         platform=model.platform,
-        ages_s=tuple(max(0.0, (now_ns - moment.at_ns) / _NS) for moment in moments),
+        ages_s=tuple([max(0.0, (now_ns - moment.at_ns) / _NS) for moment in drawn]),
         depths=depths,
         queued=model.queued,
         executing=model.executing,
-        lanes=tuple(_lane(moments, instance) for instance in model.instances),
+        lanes=tuple(_lane(drawn, instance) for instance in model.instances),
         bins=bin_counts(batch_bins(model.max_batch_size), within if recent else model.batch_sizes),
         bins_since="in this time" if recent else "since load",
         infer_per_s=rate,
@@ -109,8 +121,8 @@ def _activity(one: ModelHistorySnapshot, now_ns: int, span_ns: int, whole: bool)
         compute_ms=compute_ms,
         rate_over=over,
         drawn_inferences=moments[-1].inferences - moments[0].inferences if moments else 0,
-        peak_per_s=_peak(moments),
-        quiet_s=(now_ns - _last_end(moments, "inferences")) / _NS,
+        peak_per_s=_peak(moments) if quiet_s >= MOVING_S else 0.0,
+        quiet_s=quiet_s,
         stalled_s=_stalled_s(one, now_ns),
         inference_count=last.inferences if last else model.inference_count,
         execution_count=last.executions if last else model.execution_count,
@@ -137,11 +149,23 @@ def _lane(moments: Sequence[Moment], instance: InstanceSnapshot) -> Lane:
 
 def _within(moments: Sequence[Moment], since_ns: int) -> Sequence[Moment]:
     """Return the moments since a time; the last one before it is moved to that time."""
-    first = next((i for i, moment in enumerate(moments) if moment.at_ns > since_ns), len(moments))
+    first = bisect_right(moments, since_ns, key=attrgetter("at_ns"))
     kept = [*moments[max(0, first - 1) :]]
     if kept and kept[0].at_ns < since_ns:
         kept[0] = _moved(kept[0], kept[1] if len(kept) > 1 else kept[0], since_ns)
     return kept
+
+
+def _samples(moments: Sequence[Moment], every_ns: int) -> tuple[Sequence[Moment], list[int]]:
+    """Return the last moment of each period, beside the first and the newest one, and the deepest queue since the one before."""
+    deepest = [moment.deepest for moment in moments]
+    if not every_ns or len(moments) < 3:
+        return moments, deepest
+    periods = [(moment.at_ns - 1) // every_ns for moment in moments]
+    last = len(moments) - 1
+    kept = [0, *(at for at in range(1, last - 1) if periods[at] != periods[at + 1]), last - 1, last]
+    most = [max(deepest[old + 1 : new + 1]) for old, new in pairwise(kept)]
+    return [moments[at] for at in kept], [deepest[0], *most]
 
 
 def _moved(moment: Moment, following: Moment, at_ns: int) -> Moment:
@@ -156,19 +180,20 @@ def _moved(moment: Moment, following: Moment, at_ns: int) -> Moment:
 
 def _busy(moments: Sequence[Moment], key: _Key) -> tuple[float, ...]:
     """Return the share of busy time before each moment, 0 before the first."""
-    shares = [0.0] * len(moments)
-    for at in range(1, len(moments)):
-        old, new = moments[at - 1], moments[at]
-        spent = new.busy.get(key, 0) - old.busy.get(key, 0)
-        shares[at] = min(1.0, max(0.0, spent / max(1, new.at_ns - old.at_ns)))
-    return tuple(shares)
+    times = [moment.at_ns for moment in moments]
+    busy = [moment.busy.get(key, 0) for moment in moments]
+    shares = [
+        min(1.0, max(0.0, (new - old) / ((now - before) or 1)))
+        for old, new, before, now in zip(busy, busy[1:], times, times[1:], strict=False)
+    ]
+    return (0.0, *shares)[: len(moments)]
 
 
 def _recent(moments: Sequence[Moment]) -> tuple[Moment, Moment]:
     """Return moments at least two seconds apart, or all of them if they cover less."""
     last = moments[-1]
-    earlier = [m for m in moments if m.at_ns <= last.at_ns - _RATE_OVER_NS]
-    return earlier[-1] if earlier else moments[0], last
+    at = bisect_right(moments, last.at_ns - _RATE_OVER_NS, key=attrgetter("at_ns"))
+    return moments[max(0, at - 1)], last
 
 
 def _stretch(moments: Sequence[Moment]) -> tuple[Moment, Moment]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -16,13 +17,12 @@ from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.graphs import graph_of, with_traffic
+from nbtriton.widgets.publisher import reading_gap_for
 from nbtriton.widgets.selection import SelectingView, recorded
 from nbtriton.widgets.static import StaticView, dag_scenes, dag_view
 from nbtriton.widgets.view import asset, movement_of
 
 _STATES = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
-# Shares, rates and batch sizes are read less often; queues and instances change with each frame.
-_TRAFFIC_S = 1.0
 
 
 class DagView(SelectingView):
@@ -61,7 +61,7 @@ class DagView(SelectingView):
     ) -> None:
         self._server = server
         self._read = read
-        self._read_s = -float("inf")
+        self._read_due_s = -float("inf")
         self.graph = read() if read is not None else graph
         super().__init__(**self._structure(), **self._figures(), **options)
 
@@ -126,9 +126,11 @@ class DagView(SelectingView):
         if self._server is None:
             return None
         now = self._clock()
-        if self._read is not None and now - self._read_s >= _TRAFFIC_S:
-            self._read_s = now
+        # Shares, rates and batch sizes are read less often; queues and instances change with each frame.
+        if self._read is not None and now >= self._read_due_s:
+            begin_s = time.thread_time()
             self.graph = self._read()
+            self._read_due_s = now + reading_gap_for(time.thread_time() - begin_s)
             changes = self._structure() if _shape(self.graph) != self._shape else {}
             with self.hold_sync():
                 for trait, value in (changes | self._figures()).items():

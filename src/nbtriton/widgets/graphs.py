@@ -21,6 +21,7 @@ from nbtriton.model.config import (
 )
 from nbtriton.runtime.engine.status import nodes_of
 from nbtriton.widgets.activity import activities
+from nbtriton.widgets.publisher import most_read
 
 
 def graph_of(config: ModelConfig, members: Mapping[str, ModelConfig] | None = None) -> Graph:
@@ -282,10 +283,10 @@ def with_traffic(server: Any, name: str, graph: Graph, *, whole: bool) -> Graph:
     graph : Graph
         As `server_graph` returns it.
     whole : bool
-        Rates over the whole time in which a model worked, rather than the last two seconds.
+        Rates over the whole time in which a model worked, rather than the last two seconds, and everything recorded.
     """
-    found = read_traffic(server, name)
     loaded = {model.name for model in server.models()}
+    found = read_traffic(server, name, most=None if whole else most_read(len(loaded)))
     called = {callee for _, callee in found.calls if callee in loaded}
     graph = with_calls(graph, found.calls, {model: server.config(model) for model in called})
     history = server.history()

@@ -19,9 +19,13 @@ State = TypeVar("State")
 # reads counters faster than this, and drawing them costs the page some 8 ms.
 _HZ = 5.0
 _TICKS_PER_S = 10.0
-# A view costs the kernel less than a hundredth of a core; where a frame costs more than 2 ms there are fewer, at least one a second.
-_SHARE = 0.009
-_SLOWEST_S = 1.0
+# A view costs the kernel less than a hundredth of a core: where a frame costs more than 1.4 ms there are fewer, at
+# least one in two seconds, and recorded requests, some 6 us each, are read every one to ten seconds.
+_SHARE = 0.007
+_SLOWEST_S = 2.0
+_READING_SHARE = 0.0025
+_READING_S = (1.0, 10.0)
+_READ_AT_ONCE = 5_000
 # A page acknowledges every third message: each acknowledgement is work for kernel and server.
 _IN_FLIGHT = 3
 # A page that was closed never acknowledges its messages.
@@ -37,6 +41,17 @@ _log.addHandler(logging.NullHandler())
 def gap_for(cost_s: float, least_s: float = 1.0 / _HZ) -> float:
     """Return the time between two frames that cost this much processor time each."""
     return min(_SLOWEST_S, max(least_s, cost_s / _SHARE))
+
+
+def reading_gap_for(cost_s: float) -> float:
+    """Return the time between two readings of recorded requests that cost this much processor time each."""
+    often_s, seldom_s = _READING_S
+    return min(seldom_s, max(often_s, cost_s / _READING_SHARE))
+
+
+def most_read(models: int) -> int:
+    """Return how many records of each model a live view reads at once: all that are kept of some ten models, fewer of more."""
+    return max(50, _READ_AT_ONCE // max(1, models))
 
 
 class Publisher(Generic[State]):

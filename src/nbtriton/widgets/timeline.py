@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from nbtriton.lab.explain.timeline import Timeline, mark_of, marks, read_timelin
 from nbtriton.lab.explain.trace import ModelRecords
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
 from nbtriton.widgets.activity import little_endian
+from nbtriton.widgets.publisher import most_read, reading_gap_for
 from nbtriton.widgets.selection import SelectingView, spanning
 from nbtriton.widgets.show import KeptViews, live_wanted, makes_views_only
 from nbtriton.widgets.static import StaticView, marked
@@ -27,8 +29,7 @@ from nbtriton.widgets.view import asset, movement_of
 # Per frame, for all models together: five times a second, that is more than a picture can show.
 _MOST = 200
 _LEAST = 10
-# How often strips are read, if there are any: everything recorded has to be read for them.
-_STRIPS_S = 1.0
+# How often strips are looked for, if there are none: records have to be read for them.
 _NO_STRIPS_S = 5.0
 _MOST_SPANS = 500
 # Per model when a page opens: more than the recorder keeps by default.
@@ -49,7 +50,7 @@ class LiveTimeline(SelectingView):
     timeline : Timeline
         What is shown first.
     read : callable, optional
-        Reads the newest timeline; without it nothing changes.
+        Reads the newest timeline, of all records or of so many of each model; without it nothing changes.
     server : Server, optional
         The server whose records are read while the view is live.
     asked_ms : float, optional
@@ -73,7 +74,7 @@ class LiveTimeline(SelectingView):
     def __init__(
         self,
         timeline: Timeline,
-        read: Callable[[], Timeline] | None = None,
+        read: Callable[..., Timeline] | None = None,
         server: Any = None,
         asked_ms: float | None = None,
         **options: Any,
@@ -85,7 +86,7 @@ class LiveTimeline(SelectingView):
         self._newest_ns = 0
         self._sent: dict[tuple[str, int], int] = {}
         self._counted = 0
-        self._strips_s = -float("inf")
+        self._strips_due_s = -float("inf")
         self._instances: dict[str, list[str]] = {}
         self._known: Sequence[Any] = ()
         self._marks = {(mark.letter, mark.words): at for at, mark in enumerate(marks())}
@@ -154,23 +155,25 @@ class LiveTimeline(SelectingView):
     def _send_state(self, state: bool) -> None:  # noqa: ARG002 -- all is read as it is sent
         with self.hold_sync():
             if self._read is not None and self._is_outdated():
-                self._timeline = timeline = self._read()
+                begin_s = time.thread_time()
+                self._timeline = timeline = self._read(most_read(len(self._known)))
+                gap_s = reading_gap_for(time.thread_time() - begin_s)
                 self.models = _structure(timeline.models)
                 shift = (timeline.begin_ns - self.begin_ns) / 1e6
                 self.strips = _strips(timeline.models, shift)
+                self._strips_due_s = self._clock() + max(
+                    gap_s, 0.0 if self.strips else _NO_STRIPS_S
+                )
             self.frame = self._encoded()
 
     def _is_outdated(self) -> bool:
         """Return True if lanes were added or removed, or the strips, if any, are old."""
-        now = self._clock()
         self._known = self._server.models()
-        instances = {one.name: [i.name for i in one.instances] for one in self._known}
-        if instances == self._instances and (
-            now - self._strips_s < (_STRIPS_S if self.strips else _NO_STRIPS_S)
-        ):
-            return False
-        self._instances, self._strips_s = instances, now
-        return True
+        before, self._instances = (
+            self._instances,
+            {one.name: [i.name for i in one.instances] for one in self._known},
+        )
+        return self._instances != before or self._clock() >= self._strips_due_s
 
     def _encoded(self) -> bytes:
         """Write everything, or everything not yet sent, as one buffer of little-endian float64.
@@ -315,8 +318,8 @@ def live_timeline(
 ) -> LiveTimeline:
     """Make the live timeline of a model; parameters as for `read_timeline`."""
 
-    def read() -> Timeline:
-        return read_timeline(server, name, span_ms)
+    def read(most: int | None = None) -> Timeline:
+        return read_timeline(server, name, span_ms, most=most)
 
     return LiveTimeline(read(), read, server, span_ms, **options)
 

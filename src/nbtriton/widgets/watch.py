@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,12 +30,11 @@ from nbtriton.options.reading import quoted
 from nbtriton.runtime.engine import RequestRecord, ServerHistory
 from nbtriton.runtime.engine.status import Pipeline, pipelines, steps_of
 from nbtriton.widgets.activity import activities, covered_s, encode
+from nbtriton.widgets.publisher import most_read, reading_gap_for
 from nbtriton.widgets.selection import SelectingView, recorded
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import asset, movement_of
 
-# Reading the recorded requests costs more than reading counters.
-_TRAFFIC_S = 1.0
 # How often what is busy moves to the top, where there are more models than cards.
 _PLACED_S = 5.0
 
@@ -73,7 +73,7 @@ class WatchView(SelectingView):
         self._idle: frozenset[str] = frozenset()
         self._placed_s = -float("inf")
         self._traffic: dict[str, PipelineTraffic] = {}
-        self._traffic_s = -float("inf")
+        self._traffic_due_s = -float("inf")
         super().__init__(span_s=span_s, **options)
         self.refresh()
 
@@ -120,13 +120,17 @@ class WatchView(SelectingView):
         return self._with_shares(found)
 
     def _with_shares(self, models: tuple[ModelActivity, ...]) -> tuple[ModelActivity, ...]:
-        """Return the models with their steps' shares of the requests' time; records are read once a second at most."""
+        """Return the models with their steps' shares of the requests' time; records are read seldom."""
         now, top = self._clock(), leading(models)
-        if self.resting or now - self._traffic_s >= _TRAFFIC_S:
-            self._traffic_s = now
+        if self.resting or now >= self._traffic_due_s:
+            begin_s = time.thread_time()
             names = {one.name for one in models if one.shares and has_cards(models)}
             names |= {top.name} if top else set()
-            self._traffic = {name: read_traffic(self._server, name) for name in names}
+            most = most_read(len(models))
+            self._traffic = {
+                name: read_traffic(self._server, name, calls=False, most=most) for name in names
+            }
+            self._traffic_due_s = now + reading_gap_for(time.thread_time() - begin_s)
         read = {name: found.steps for name, found in self._traffic.items() if found.steps}
         return tuple(
             replace(

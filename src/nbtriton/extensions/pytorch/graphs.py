@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.devices.cuda import CudaDevice, CudaGraph
 
 
-_log = logging.getLogger("nbtriton.backends.devices")
+_log = logging.getLogger("nbtriton.pytorch")
 
 # Calls before a capture, as PyTorch's documentation recommends: libraries choose their algorithms then.
 _WARM_UP: Final = 3

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
-from nbtriton.backends.stand_in import DECLARED
 from nbtriton.common.checks import CALL, NAME, check, number, optional, whole
 from nbtriton.common.errors import NotFoundError, UnsupportedError, nearest
 from nbtriton.common.packages import needed
@@ -151,7 +150,7 @@ def _stand_in(model: ModelProfile) -> ModelConfig:
     config = parse_pbtxt(model.config)
     alone = [point for point in model.points if point.at_once == 1]
     cost = ", ".join(f"{point.rows}:{point.mean_us:.1f}" for point in alone)
-    config.parameters[DECLARED].string_value = cost
+    config.parameters["STAND_IN_COST_US"].string_value = cost
     # Files of the model's directory are there, not here.
     del config.model_warmup[:]
     return amend(config, f"instance_group {{ kind: KIND_CPU count: {instances_of(config)} }}")

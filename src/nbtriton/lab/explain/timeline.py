@@ -236,7 +236,9 @@ class Timeline:
         return chrome_trace(self.records)
 
 
-def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Timeline:
+def read_timeline(
+    server: Server, name: str, span_ms: float | None = None, *, most: int | None = None
+) -> Timeline:
     """Read the last milliseconds of a model and of those that it calls, or of an ensemble with its steps, from the recorder.
 
     Parameters
@@ -246,6 +248,8 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
         May be unloaded, as long as the recorder has its data.
     span_ms : float, optional
         Length of the span; by default it contains the newest 40 batches.
+    most : int, optional
+        Of each model only so many records are read, the newest; by default all.
 
     Raises
     ------
@@ -260,12 +264,12 @@ def read_timeline(server: Server, name: str, span_ms: float | None = None) -> Ti
     if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
         raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
     in_flight = server.in_flight()
-    called = calls_between(records_of(server))
+    called = calls_between(records_of(server, most=most))
     placed = [one for model in server.models() for one in model.instances]
     nodes = {one.name: one.placement.node for one in placed if one.placement is not None}
     records = tuple(
         ModelRecords(
-            model, server.requests(model), server.batches(model), instances,
+            model, server.requests(model, most=most), server.batches(model, most=most), instances,
             [request for request in in_flight if request.model == model], nodes,
         )
         for model, instances in _pipeline(server, name, called).items()

@@ -21,6 +21,7 @@ from nbtriton.lab.explain.parts import (
     time_text,
 )
 from nbtriton.runtime.engine import RequestRecord
+from nbtriton.runtime.engine.status import steps_of
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
@@ -124,15 +125,28 @@ class PipelineTraffic:
     waits_for: str = ""
 
 
-def read_traffic(server: Server, name: str) -> PipelineTraffic:
-    """Read the records of a model and of all models that its requests led to."""
+def read_traffic(
+    server: Server, name: str, *, calls: bool = True, most: int | None = None
+) -> PipelineTraffic:
+    """Read the records of a model and of all models that its requests led to.
+
+    Parameters
+    ----------
+    server : Server
+    name : str
+    calls : bool, optional
+        Without them only the model and its steps are read: calls, and the texts of other models, are not known.
+        With forty models that is a fortieth of the records.
+    most : int, optional
+        Of each model only so many records are read, the newest; by default all.
+    """
     try:
-        records = records_of(server)
+        records = records_of(server, None if calls else _with_steps(server, name), most)
     except UnavailableError as error:
         return PipelineTraffic(error.message)
     top = [request for request in records.get(name, ()) if not request.status][-_REQUESTS:]
     errors = {model: _errors(requests) for model, requests in records.items()}
-    calls = calls_between(records)
+    called_by = calls_between(records) if calls else {}
     in_flight, now_ns = server.in_flight(), monotonic_ns()
     inside = inside_sentence(name, in_flight, now_ns)
     if not top:
@@ -140,7 +154,7 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
             f"{count(len(records[name]))} requests, and all failed" if records.get(name) else ""
         )
         finding = ". ".join(filter(None, (inside, failed))) or f"no request to {name} yet"
-        return PipelineTraffic(finding, calls=_counts(calls), errors=errors)
+        return PipelineTraffic(finding, calls=_counts(called_by), errors=errors)
     total = sum(request.answered_ns - request.arrival_ns for request in top) or 1
     parts: Counter[tuple[str, str]] = Counter()
     models: dict[str, str] = {}
@@ -149,9 +163,9 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
         for request in top:
             for part, ns in parts_of(request, None).items():
                 parts["0", part] += ns
-        (_, most), ns = max(parts.items(), key=lambda item: item[1])
-        finding = f"{ns / total:.0%} of a request's time is {most}; {_mean(top, total)}"
-        waits_for = name if most == "queue" else ""
+        (_, largest), ns = max(parts.items(), key=lambda item: item[1])
+        finding = f"{ns / total:.0%} of a request's time is {largest}; {_mean(top, total)}"
+        waits_for = name if largest == "queue" else ""
     else:
         children = children_of(chain.from_iterable(records.values()))
         parts = _of_steps(top, records, children)
@@ -173,27 +187,39 @@ def read_traffic(server: Server, name: str) -> PipelineTraffic:
             steps[model] += ns * (part != "elsewhere")
     since = min(request.arrival_ns for request in top)
     called: Counter[str] = Counter()
-    for (_, callee), times in calls.items():
+    for (_, callee), times in called_by.items():
         called[callee] += sum(ns for at_ns, ns in times if at_ns >= since)
     return PipelineTraffic(
         finding,
         {step: ns / total for step, ns in shares.items()},
         {model: ns / total for model, ns in steps.items()},
         {model: min(1.0, ns / total) for model, ns in called.items()},
-        _counts(calls),
+        _counts(called_by),
         errors,
         bottleneck,
         waits_for,
     )
 
 
-def records_of(server: Server) -> dict[str, Sequence[RequestRecord]]:
-    """Return what the recorder has of each loaded model, in the order of its requests."""
+def records_of(
+    server: Server, names: Iterable[str] | None = None, most: int | None = None
+) -> dict[str, Sequence[RequestRecord]]:
+    """Return the newest records of models, by default all of each loaded one, in the order of their requests."""
     records: dict[str, Sequence[RequestRecord]] = {}
-    for model in dict.fromkeys(model.name for model in server.models()):
+    if names is None:
+        names = (model.name for model in server.models())
+    for model in dict.fromkeys(names):
         with suppress(NotFoundError):  # not yet recorded
-            records[model] = server.requests(model)
+            records[model] = server.requests(model, most=most)
     return records
+
+
+def _with_steps(server: Server, name: str) -> list[str]:
+    """Return a model, and the models of its steps and of theirs."""
+    found = [name]
+    for one in found:
+        found += [step for step in steps_of(server, one) if step not in found]
+    return found
 
 
 def _errors(requests: Iterable[RequestRecord]) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
 from nbtriton.backends import BackendSettings, backend_for, check_runtime, find_backend
 from nbtriton.backends.base import WAY_OUT, Backend, ModelContext
+from nbtriton.common import entries
 from nbtriton.common.errors import (
     ConfigError,
     InvalidArgumentError,
@@ -213,9 +214,9 @@ def _backend(
         return backend_for(source)()
     if not stand_in:
         return find_backend(named.backend, settings, source)()
-    # Asked for by a switch, and a twentieth of the whole import.
-    from nbtriton.backends.stand_in import stand_in_for
-
+    stand_in_for: Callable[[str, str, str], type[Backend]] = entries.find(
+        "stand_ins", "zeros", "there are no stand-ins in this installation"
+    )
     try:
         found = find_backend(named.backend, settings)
     except UnsupportedError as error:
