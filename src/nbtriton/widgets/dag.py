@@ -97,7 +97,7 @@ class DagView(SelectingView):
         return {"scenes": scenes, "nodes": nodes}
 
     def _figures(self) -> dict[str, Any]:
-        """Return the values that are read once a second: each model's share, line and details."""
+        """Return the values that are read less often: each model's share, line and details."""
         watched = {node.id: node for node in self.graph.nodes}
         traffic = [
             [

@@ -264,15 +264,16 @@ def read_timeline(
     if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
         raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
     in_flight = server.in_flight()
-    called = calls_between(records_of(server, most=most))
+    recorded = records_of(server, most=most)
     placed = [one for model in server.models() for one in model.instances]
     nodes = {one.name: one.placement.node for one in placed if one.placement is not None}
     records = tuple(
         ModelRecords(
-            model, server.requests(model, most=most), server.batches(model, most=most), instances,
+            model, recorded[model] if model in recorded else server.requests(model, most=most),
+            server.batches(model, most=most), instances,
             [request for request in in_flight if request.model == model], nodes,
         )
-        for model, instances in _pipeline(server, name, called).items()
+        for model, instances in _pipeline(server, name, calls_between(recorded)).items()
     )  # fmt: skip
     configs = {model.name: server.config(model.name) for model in server.models()}
     changes = {one.model.name: one.changes for one in server.history().models}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from time import monotonic_ns
@@ -50,8 +51,8 @@ _NO_DETAIL = RequestDetail("", "", "", 0, 0, 0, False)
 
 def read_records(
     history: ModelHistory, since_ns: int = 0, most: int | None = None
-) -> tuple[list[BatchRecord], list[RequestRecord]]:
-    """Return the batches that have ended, and the requests that are answered, oldest first.
+) -> tuple[list[BatchRecord], Iterator[RequestRecord]]:
+    """Return the batches that have ended, and the requests that are answered: made only for who takes them.
 
     Parameters
     ----------
@@ -74,11 +75,11 @@ def read_records(
         )
         for execution in (*executions, *together)
     }
-    alone = [_alone(execution) for execution in executions if execution.answered_ns]
-    requests = [
+    alone = (_alone(execution) for execution in executions if execution.answered_ns)
+    requests = (
         _record(history, entry, known[entry.execution] if entry.execution is not None else None)
-        for entry in (*alone, *entries)
-    ]
+        for entry in chain(alone, entries)
+    )
     return [known[execution] for execution in executions], requests
 
 
@@ -363,7 +364,7 @@ class Inspection:
 
     def _records(
         self, name: str, version: int, since_ns: int, most: int | None
-    ) -> list[tuple[list[BatchRecord], list[RequestRecord]]]:
+    ) -> list[tuple[list[BatchRecord], Iterator[RequestRecord]]]:
         """Return the batches and the requests of each version."""
         check(
             {"since_ns": since_ns, "most": most},
