@@ -216,9 +216,7 @@ class _Side:
                 elif scenario.one_by_one:
                     answers.append(request.answer())
                 else:
-                    self._arrived(
-                        scenario.waits_on or model, scenario.traffic, pending, scenario.settle_s
-                    )
+                    self._arrived(scenario, pending)
                     # A request is counted before the batcher has looked at it, and whether it has
                     # when the next one comes may decide about a batch.
                     if scenario.batches and not scenario.by_the_clock:
@@ -246,16 +244,15 @@ class _Side:
         }
         return replace(outcome, statistics=now)
 
-    def _arrived(
-        self, model: str, traffic: Sequence[Send], pending: Sequence[Pending], settle_s: float
-    ) -> None:
+    def _arrived(self, scenario: Scenario, pending: Sequence[Pending]) -> None:
         """Wait until each request so far is answered or waits in the queue; gates do neither."""
-        sent = [p for s, p in zip(traffic, pending, strict=False) if not s.gate]
+        sent = [(s, p) for s, p in zip(scenario.traffic, pending, strict=False) if not s.gate]
+        asked = {scenario.waits_on or send.model or scenario.target for send, _ in sent}
 
         def accounted() -> bool:
-            return sum(p.done() for p in sent) + self.waiting(model) >= len(sent)
+            return sum(p.done() for _, p in sent) + sum(map(self.waiting, asked)) >= len(sent)
 
-        until(accounted, settle_s)
+        until(accounted, scenario.settle_s)
 
     def _settled(
         self,
@@ -272,6 +269,7 @@ class _Side:
         )
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
+            self.rest()
             now = {n: difference(counts_of(self.statistics(n)), before[n]) for n in names}
             counted = now[names[-1]].get("success", 0) + now[names[-1]].get("fail", 0)
             if now == last and counted >= done:

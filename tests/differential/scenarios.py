@@ -199,7 +199,13 @@ SHORT_DELAY = batcher(
     "b_short_delay",
     "dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 100000 }",
 )
-UNBATCHED = batcher("b_mbs_0", "dynamic_batching { max_queue_delay_microseconds: 3000000 }", 0)
+# Delays that nothing waits for: longer than a client waits for its answer.
+PREF_4_LONG = batcher(
+    "b_pref_4_long",
+    "dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 60000000 }",
+)
+LONG = batcher("b_long", "dynamic_batching { max_queue_delay_microseconds: 60000000 }")
+UNBATCHED = batcher("b_mbs_0", "dynamic_batching { max_queue_delay_microseconds: 60000000 }", 0)
 TWO = batcher("b_two", "dynamic_batching { } instance_group { count: 2 kind: KIND_CPU }")
 TWO_PLAIN = batcher("b_two_default", "instance_group { count: 2 kind: KIND_CPU }")
 VARIABLE = batcher("b_variable", "dynamic_batching { }", 8, "IN FP32 [-1]")
@@ -423,7 +429,7 @@ BATCHING = [
     busy("D10 an open payload overshoots", PREF_4, 3, 3, 1, 1),
     busy("D7 preferred 4, sizes", PREF_4, 5, 1, 2, 8),
     idle("D10 delay from the first", PREF_4_DELAY, sized(1, takes_s=WAITED), *sizes(1, 1)),
-    idle("D7 preferred ends the delay", PREF_4_DELAY, *sizes(1, 1, 1, 1, takes_s=AT_ONCE)),
+    idle("D7 preferred ends the delay", PREF_4_LONG, *sizes(1, 1, 1, 1)),
     idle("D7 the rest waits", PREF_4_DELAY, *sizes(1, 1, 1, 1, takes_s=AT_ONCE), sized(1, after_answers=4, takes_s=WAITED)),
     idle("D3 overflow of preferred ends the delay", PREF_4_DELAY, sized(3, takes_s=AT_ONCE), sized(3, takes_s=WAITED)),
     idle(
@@ -432,10 +438,10 @@ BATCHING = [
         sized(1, after_answers=6, takes_s=WAITED),
     ),
     idle("D10 delay without preferred", DELAY, sized(1, takes_s=WAITED), *sizes(1, 1)),
-    idle("D8 full ends the delay", DELAY, *sizes(8, 1, 8, takes_s=AT_ONCE)),
+    idle("D8 full ends the delay", LONG, *sizes(8, 1, 8)),
     Scenario("P5 merged when the delay has passed", (SHORT_DELAY,), (GATE, *sizes(*[1] * 6)), batches=True, hold_s=0.8),
     Scenario("D8 max_batch_size 0", (UNBATCHED,), (
-        Send({"IN": f32(1)}, gate=True), *(Send({"IN": f32(1)}, takes_s=AT_ONCE) for _ in range(3)),
+        Send({"IN": f32(1)}, gate=True), *(Send({"IN": f32(1)}) for _ in range(3)),
     ), batches=True),
     Scenario("two instances share one queue", (TWO,), (GATE, GATE, *sizes(*[1] * 10)), batches=True),
     Scenario("two instances, default scheduler", (TWO_PLAIN,), (GATE, GATE, *sizes(1, 1, 1)), batches=True),

@@ -117,6 +117,10 @@ class TritonPythonModel:
 """
 
 
+# A busy machine may take longer between two requests than the second after which Triton gives a sequence up.
+LONG = "max_sequence_idle_microseconds: 30000000"
+
+
 def model(
     name: str,
     batching: str = "",
@@ -146,6 +150,7 @@ output {{ name: "SEEN" data_type: TYPE_STRING dims: 1 }}
 output {{ name: "SUM" data_type: TYPE_FP32 dims: 1 }}
 sequence_batching {{
 {controls}
+{"" if "idle" in batching else LONG}
 {batching}
 }}
 {rest}
@@ -172,17 +177,18 @@ sequence_batching {{ iterative_sequence: true {strategy} }}
 DIRECT = model("direct")
 FLAT = model("flat", mbs=0)
 SHAPES = model("shapes", dims="-1")
-LONG = "max_sequence_idle_microseconds: 30000000"
-OLDEST = model("oldest", f"{LONG} oldest {{ }}")
-CANDIDATES = model("candidates", f"{LONG} oldest {{ max_candidate_sequences: 2 }}")
+OLDEST = model("oldest", "oldest { }")
+CANDIDATES = model("candidates", "oldest { max_candidate_sequences: 2 }")
 # A full batch waits: no request can join it, in any order of the threads.
 OLDEST_FIVE = model("oldest_five", "oldest { max_candidate_sequences: 5 }")
-SINGLE = model("single", LONG, mbs=1)
+SINGLE = model("single", mbs=1)
 IDLE = model("idle", "max_sequence_idle_microseconds: 1500000", mbs=1)
 IDLE_OLDEST = model(
     "idle_oldest", "max_sequence_idle_microseconds: 1500000 oldest { max_candidate_sequences: 1 }"
 )
-TWO = model("two", LONG, mbs=2, rest="instance_group { count: 2 kind: KIND_CPU }")
+LASTS = model("lasts", mbs=1)
+LASTS_OLDEST = model("lasts_oldest", "oldest { max_candidate_sequences: 1 }")
+TWO = model("two", mbs=2, rest="instance_group { count: 2 kind: KIND_CPU }")
 DELAY = model(
     "delay",
     "direct { max_queue_delay_microseconds: 400000 minimum_slot_utilization: 0.5 }",
@@ -205,6 +211,8 @@ MODELS = (
     SINGLE,
     IDLE,
     IDLE_OLDEST,
+    LASTS,
+    LASTS_OLDEST,
     TWO,
     DELAY,
     NEVER,
@@ -490,8 +498,11 @@ def test_same_traffic_same_outcome(real: RealSide, ours: OurSide, scenario: Scen
     )
 
 
-@pytest.mark.parametrize("target", [IDLE, IDLE_OLDEST], ids=lambda target: target.name)
-@pytest.mark.parametrize("silence_s", [0.2, 2.0])
+@pytest.mark.parametrize(
+    ("target", "silence_s"),
+    [(LASTS, 0.2), (LASTS_OLDEST, 0.2), (IDLE, 2.0), (IDLE_OLDEST, 2.0)],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_SQ9_idle_sequences_end(
     real: RealSide, ours: OurSide, target: Model, silence_s: float
 ) -> None:

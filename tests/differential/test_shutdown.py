@@ -153,6 +153,9 @@ def test_what_runs_is_answered_and_what_is_new_refused(
         held = open_call(channel).future(one("plain", 2.0), timeout=60)
         assert until((tmp_path / "running").exists)
         server.process.send_signal(signal.SIGTERM)
+        # It says what is inside once it accepts nothing new.
+        inside = "Model 'sequences' (version 1) has 1 in-flight inferences"
+        assert until(lambda: inside in server.log.read_text())
         live = partial(ask, channel, "ServerLive", pb.ServerLiveRequest())
         assert until(lambda: live().code != "OK")
         wanted = {what: Seen(code, text) for what, (_, _, code, text) in QUESTIONS.items()}
@@ -175,6 +178,4 @@ def test_what_runs_is_answered_and_what_is_new_refused(
         assert answered(ask(channel, "ModelInfer", part(7, end=True))) == 0
         finish(server.process)
         assert server.process.returncode == 0
-    log = server.log.read_text()
-    assert "Waiting for in-flight requests to complete." in log
-    assert "Model 'sequences' (version 1) has 1 in-flight inferences" in log
+    assert "Waiting for in-flight requests to complete." in server.log.read_text()
