@@ -59,8 +59,14 @@ _PAGE = """async ([esm, css, state]) => {
     off() {},
     send() {},
   };
-  window.put = (frame) => {
-    state.frame = bytes(frame);
+  // Decoded once: a host hands a buffer over.
+  window.play = (frames, gap) => {
+    const ready = frames.map(bytes);
+    let at = 0;
+    setInterval(() => put(ready[at++ % ready.length]), gap);
+  };
+  const put = (frame) => {
+    state.frame = frame;
     for (const call of subs.get("change:frame") ?? []) call();
   };
   const url = URL.createObjectURL(new Blob([esm], { type: "text/javascript" }));
@@ -227,10 +233,7 @@ def page_percent(view: LiveView, frames: list[str]) -> float:
         page.evaluate(_PAGE, [view._esm, view._css, state_of(view)])  # noqa: SLF001 -- what a host is sent
         client = page.context.new_cdp_session(page)
         client.send("Performance.enable", {"timeDomain": "threadTicks"})
-        page.evaluate(
-            "([frames, gap]) => { let at = 0; setInterval(() => put(frames[at++ % frames.length]), gap); }",
-            [frames, gap_s * 1000],
-        )
+        page.evaluate("([frames, gap]) => play(frames, gap)", [frames, gap_s * 1000])
 
         def spent() -> float:
             metrics = client.send("Performance.getMetrics")["metrics"]
