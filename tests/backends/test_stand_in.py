@@ -246,7 +246,7 @@ def test_G9_the_documented_batch_of_three_requests(with_size):
 def test_G9_requests_with_one_shape_share_a_batch_and_others_do_not(server):
     server.load(
         SHAPED
-        + "dynamic_batching { max_queue_delay_microseconds: 10000000 preferred_batch_size: 4 }"
+        + "dynamic_batching { max_queue_delay_microseconds: 60000000 preferred_batch_size: 4 }"
     )
     name = "myshapetensormodel"
     futures = [server.submit(name, shaped(rows, len(rows), 4, 6)) for rows in ROWS]
