@@ -13,7 +13,7 @@ import pytest
 
 from nbtriton.common.errors import InternalError, ModelError, TritonError
 from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS
-from tests.workers.conftest import ARRAY, MODELS, TARGET
+from tests.workers.conftest import ARRAY, CONFIG, MODELS, TARGET
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +130,16 @@ def test_an_answer_comes_behind_what_another_thread_is_about_to_print(server):
         assert out.getvalue() == "printed\n"
 
 
-def test_an_interrupt_reaches_the_models_code(server, ask, patient):
+@pytest.fixture
+def idle(server):
+    """A model that is asked by `infer` alone: executed on the main thread, the only one that hears Ctrl-C."""
+    server.load(
+        CONFIG.format(name="idle", isolation="process"), model=MODELS / "probe" / "1" / "model.py"
+    )
+    return "idle"
+
+
+def test_an_interrupt_reaches_the_models_code(server, ask, patient, idle):
     started = threading.Event()
 
     def signalled(IN):
@@ -138,7 +147,7 @@ def test_an_interrupt_reaches_the_models_code(server, ask, patient):
         return {"OUT": IN}
 
     server.load(TARGET.format(more=""), model=signalled, name="started")
-    before = ask("apart", "pid")
+    before = ask(idle, "pid")
     main = threading.get_ident()
 
     def interrupt():
@@ -148,12 +157,12 @@ def test_an_interrupt_reaches_the_models_code(server, ask, patient):
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        ask("apart", "spin")
+        ask(idle, "spin")
     thread.join()
-    assert ask("apart", "pid") == before
+    assert ask(idle, "pid") == before
 
 
-def test_an_interrupt_during_a_call_of_the_model_passes_through_it(server, ask, patient):
+def test_an_interrupt_during_a_call_of_the_model_passes_through_it(server, ask, patient, idle):
     entered, gate = threading.Event(), threading.Event()
 
     def waiting(IN):
@@ -172,7 +181,7 @@ def test_an_interrupt_during_a_call_of_the_model_passes_through_it(server, ask, 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        ask("apart", "bls")
+        ask(idle, "bls")
     gate.set()
     thread.join()
-    assert isinstance(ask("apart", "pid"), int)
+    assert isinstance(ask(idle, "pid"), int)

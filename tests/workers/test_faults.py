@@ -298,8 +298,13 @@ def test_an_execution_longer_than_its_time_is_ended(monkeypatch: pytest.MonkeyPa
         assert state(running).cause == cause
 
 
-def infer_interrupted(server: Server, how: str, *said: str) -> None:
-    """Infer, with a Ctrl-C in the main thread each time when the model has said something more."""
+def infer_interrupted(server: Server, how: str, *said: str) -> int:
+    """Infer, with a Ctrl-C in the main thread each time when the model has said something more.
+
+    Returns the process before it. By `infer`, which frees the instance before it answers: of a busy one the
+    next request would be executed on another thread, where no Ctrl-C is heard.
+    """
+    before = int(server.infer("m", {"IN": IN})["PID"][0])
     with redirect_stdout(Heard()) as heard:
 
         def send() -> None:
@@ -312,13 +317,13 @@ def infer_interrupted(server: Server, how: str, *said: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             server.infer("m", {"IN": IN}, parameters={"how": how})
         sender.join()
+    return before
 
 
 @pytest.mark.parametrize(("how", "said"), [("loop", "loops"), ("sleep", "sleeps")])
 def test_ctrl_c_ends_the_execution(server: Server, patient: None, how: str, said: str):
     load(server)
-    before = pid(server)
-    infer_interrupted(server, how, said)
+    before = infer_interrupted(server, how, said)
     assert pid(server) == before
 
 
@@ -328,16 +333,14 @@ def test_a_second_ctrl_c_ends_the_process_of_a_deaf_execution(
     monkeypatch.setattr(connection, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(connection, "_LONGEST_PATIENCE_S", math.inf)
     load(server)
-    before = pid(server)
-    infer_interrupted(server, "deaf", "loops", "goes on")
+    before = infer_interrupted(server, "deaf", "loops", "goes on")
     assert pid(server) != before
     assert state(server).cause == "it was interrupted, and went on"
 
 
 def test_one_ctrl_c_ends_the_process_of_a_deaf_execution(server: Server):
     load(server)
-    before = pid(server)
-    infer_interrupted(server, "deaf", "loops")
+    before = infer_interrupted(server, "deaf", "loops")
     assert pid(server) != before
     assert state(server).cause == "it was interrupted, and went on"
 
