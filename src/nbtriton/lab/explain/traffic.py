@@ -21,7 +21,6 @@ from nbtriton.lab.explain.parts import (
     time_text,
 )
 from nbtriton.runtime.engine import RequestRecord
-from nbtriton.runtime.engine.status import steps_of
 
 if TYPE_CHECKING:
     from nbtriton.runtime.engine import Server
@@ -216,6 +215,9 @@ def records_of(
 
 def _with_steps(server: Server, name: str) -> list[str]:
     """Return a model, and the models of its steps and of theirs."""
+    # Live servers only: the lessons in a browser have no NumPy.
+    from nbtriton.runtime.engine.status import steps_of
+
     found = [name]
     for one in found:
         found += [step for step in steps_of(server, one) if step not in found]
