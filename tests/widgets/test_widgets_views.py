@@ -26,6 +26,12 @@ from tests.widgets.samples import (
 )
 
 
+@pytest.fixture(autouse=True)
+def free(monkeypatch):
+    """A frame costs nothing: what it costs on this machine decides about its pace."""
+    monkeypatch.setattr("time.thread_time", lambda: 0.0)
+
+
 @pytest.fixture
 def clock():
     return Clock()

@@ -19,13 +19,13 @@ State = TypeVar("State")
 # reads counters faster than this, and drawing them costs the page some 8 ms.
 _HZ = 5.0
 _TICKS_PER_S = 10.0
-# A view costs the kernel less than a hundredth of a core: where a frame costs more than 1.4 ms there are fewer, at
+# A view costs the kernel less than a hundredth of a core: where a frame costs more than 1.2 ms there are fewer, at
 # least one in two seconds, and recorded requests, some 6 us each, are read every one to ten seconds.
-_SHARE = 0.007
+_SHARE = 0.006
 _SLOWEST_S = 2.0
 _READING_SHARE = 0.0025
 _READING_S = (1.0, 10.0)
-_READ_AT_ONCE = 5_000
+_READ_AT_ONCE = 3_000
 # A page acknowledges every third message: each acknowledgement is work for kernel and server.
 _IN_FLIGHT = 3
 # A page that was closed never acknowledges its messages.
@@ -50,7 +50,7 @@ def reading_gap_for(cost_s: float) -> float:
 
 
 def most_read(models: int) -> int:
-    """Return how many records of each model a live view reads at once: all that are kept of some ten models, fewer of more."""
+    """Return how many records of each model a live view reads at once: all that are kept of some five models, fewer of more."""
     return max(50, _READ_AT_ONCE // max(1, models))
 
 
