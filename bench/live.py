@@ -192,7 +192,7 @@ def load_crowd(server: nbtriton.Server) -> None:
     )
 
 
-def crowded(server: nbtriton.Server, seconds: float = 1 / FRAMES_HZ) -> None:
+def crowded(server: nbtriton.Server, seconds: float) -> None:
     """Send what 10,000 requests a second send in this time."""
     for at in range(int(CROWD_PER_S * seconds) // 8):
         futures = [server.submit(CROWD[at % (len(CROWD) // 2)], X) for _ in range(8)]

@@ -1,8 +1,6 @@
 # ruff: noqa: F821, N803 - annotations of tensors, by their names
 """A server on simulated GPUs: placements, copies, memory, order."""
 
-import gc
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ import nbtriton as nt
 from nbtriton.common.errors import LoadError, TritonError
 from nbtriton.extensions.copies import bounces
 from tests.devices.virtual import VirtualClock, stop_time
+from tests.devices.walk import used_bytes
 from tests.until import until
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -45,12 +44,6 @@ def server():
         found.load(chain("mixed", "acb"))
         found.load(chain("two_gpus", "ad"))
         yield found
-
-
-def used_bytes(device):
-    """Return what is in use; a thread that has just answered may still hold its tensors."""
-    gc.collect()
-    return device.memory().used_bytes
 
 
 @pytest.fixture(autouse=True)

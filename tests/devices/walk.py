@@ -136,8 +136,7 @@ class Walk:
         devices = self.server.devices
         for device in devices.values():
             assert device.faults == [], device.faults
-            # A thread that has just answered may still hold its tensors.
-            assert until(lambda device=device: _used_bytes(device) == 0), device.memory()
+            assert until(lambda device=device: used_bytes(device) == 0), device.memory()
         places = self.places
         for one in devices.ledger.copies():
             writer, reader = (end.partition(".")[0] for end in (one.writer, one.reader))
@@ -156,7 +155,8 @@ class Walk:
             assert inner == []
 
 
-def _used_bytes(device) -> int:
+def used_bytes(device) -> int:
+    """Return what is in use; a thread that has just answered may still hold its tensors."""
     gc.collect()
     return device.memory().used_bytes
 

@@ -169,10 +169,8 @@ class LiveTimeline(SelectingView):
     def _is_outdated(self) -> bool:
         """Return True if lanes were added or removed, or the strips, if any, are old."""
         self._known = self._server.models()
-        before, self._instances = (
-            self._instances,
-            {one.name: [i.name for i in one.instances] for one in self._known},
-        )
+        before = self._instances
+        self._instances = {one.name: [i.name for i in one.instances] for one in self._known}
         return self._instances != before or self._clock() >= self._strips_due_s
 
     def _encoded(self) -> bytes:
