@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nbtriton
+from nbtriton.common.errors import TritonError
 from nbtriton.extensions.ray import cluster
 from nbtriton.lab.explain.timeline import read_timeline
 from nbtriton.widgets.dag import DagView
@@ -27,6 +28,28 @@ def test_an_instance_that_has_ended_leaves_its_room_to_the_next(server):
         result = server.infer("brief", {"IN": ARRAY}, parameters={"program": "double"})
         assert result["OUT"].tolist() == (ARRAY * 2).tolist(), number
         assert server.unload("brief", timeout_s=None)
+
+
+def test_an_instance_that_ray_terminates_is_told_as_one_that_has_ended(server):
+    """Ray's workers answer SIGTERM with SystemExit, in whatever the main thread does."""
+
+    class Ended:
+        def execute(self, requests: object) -> None:
+            import os
+            import signal
+            import time
+
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(600)
+
+    server.load(
+        CONFIG.format(name="ended", isolation="ray")
+        + "parameters { key: 'INSTANCE_RESTARTS' value { string_value: 'number=0' } }",
+        Ended,
+    )
+    with pytest.raises(TritonError, match="Stub process 'ended_0_0' is not healthy"):
+        server.infer("ended", {"IN": ARRAY})
+    assert server.unload("ended", timeout_s=None)
 
 
 def test_a_node_with_room_has_more_time_to_start_an_instance(server, tmp_path, monkeypatch):

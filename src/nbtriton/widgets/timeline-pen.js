@@ -18,7 +18,14 @@ function rolePen(root) {
   let saved = null;
   let height = 0;
 
+  let themed = "";
+
+  /** Take over the theme, if it has changed: each colour that is read has the page compute its styles again. */
   const theme = () => {
+    const style = getComputedStyle(root);
+    const seen = [style.color, style.fontFamily, ...ROLES.map((role) => style.getPropertyValue(`--nbt-${role}`))].join();
+    if (seen === themed) return;
+    themed = seen;
     for (const role of ROLES) {
       probe.style.color = `var(--nbt-${role})`;
       colours[role] = getComputedStyle(probe).color;

@@ -26,6 +26,8 @@ function timelineRecords(model) {
     latest: -Infinity, // when the newest frame was sent, while something is in flight
   };
   let last_frame = -1;
+  /** @type {Stretch | null} */
+  let known = null; // the extent of what is kept: each drawing asks for it several times
 
   /** Read a frame, and return whether it is a new one: each adds to those before, so none is left out. */
   const consume = () => {
@@ -55,15 +57,18 @@ function timelineRecords(model) {
     }
     kept.batches = batches.sort((a, b) => a.begin - b.begin).slice(-MOST_BATCHES);
     kept.waits = waits.sort((a, b) => a.begin - b.begin).slice(-MOST_WAITS);
+    known = null;
     return true;
   };
 
   /** All that is kept. @returns {Stretch} */
   const extent = () => {
+    if (known) return known;
     let [begin, end] = [Infinity, kept.latest];
     for (const one of kept.batches) [begin, end] = [Math.min(begin, one.begin - one.wait), Math.max(end, one.end)];
     for (const one of kept.waits) [begin, end] = [Math.min(begin, one.begin), Math.max(end, one.end)];
-    return end > begin ? { begin, end } : { begin: 0, end: Math.max(1, model.get("span_ms")) };
+    if (end > begin) known = { begin, end };
+    return known ?? { begin: 0, end: Math.max(1, model.get("span_ms")) };
   };
 
   /** The stretches of a fifth of all or more in which nothing was inside. @param {Stretch} whole @returns {Stretch[]} */

@@ -6,6 +6,7 @@ import contextlib
 import hmac
 import os
 import secrets
+import signal
 import socket
 import sys
 from time import monotonic
@@ -56,6 +57,8 @@ class Place:
         """Be the worker of an instance, until its connections end."""
         from nbtriton.runtime.workers.worker.server import main
 
+        # Ray's handler raises SystemExit in the model, which would then be told as the one that failed.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         execute, calls, stdout, stderr = self._accept()
         for sock, number in ((stdout, 1), (stderr, 2)):
             os.dup2(sock.fileno(), number)
