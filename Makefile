@@ -97,8 +97,8 @@ binder: $(VENV)/.test
 # As `pip install` has it: compiled where that can be, else the reason is printed. CORE=python is pure Python, as
 # an editable installation has it.
 CORE ?= compiled
-FIND_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.py; then core=build/compiled; fi;
-BUILD_CORE = $(MAKE) --no-print-directory build/compiled
+FIND_CORE = core=; if [ $(CORE) = compiled ] && $(BIN)/python scripts/compiled.py; then core=build/$(1); fi;
+BUILD_CORE = $(MAKE) --no-print-directory build/$(1)
 
 FAST := $(BIN)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast \
 	-m "not (medium or slow or reference or browser or lab)"
@@ -119,13 +119,13 @@ test-fast: $(VENV)/.test
 
 test: $(VENV)/.test $(VENV)/.browser $(VENV)/.rtsp
 	@$(BIN)/python -m nbtriton.extensions.verify.install || echo "The tests against the real server will skip."
-	@$(FIND_CORE) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" \
-		sh scripts/test.sh $(BIN) "$$core" "$(BUILD_CORE)" $(PYTEST_FLAGS)
+	@$(call FIND_CORE,unoptimized) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" \
+		sh scripts/test.sh $(BIN) "$$core" "$(call BUILD_CORE,unoptimized)" $(PYTEST_FLAGS)
 
 bench: $(BENCHES:%=bench-%) bench-stages
 
 $(BENCHES:%=bench-%): bench-%: $(VENV)/.test
-	@$(FIND_CORE) [ -z "$$core" ] || $(BUILD_CORE) || exit 1; PYTHONPATH=$$core $(BIN)/python -m bench $* $(BENCH_FLAGS)
+	@$(call FIND_CORE,compiled) [ -z "$$core" ] || $(call BUILD_CORE,compiled) || exit 1; PYTHONPATH=$$core $(BIN)/python -m bench $* $(BENCH_FLAGS)
 
 # Without a GPU it prints that there is none.
 gpu: $(VENV)/.test
@@ -146,8 +146,10 @@ bench-history: $(VENV)/.test
 bench-page: $(VENV)/.test
 	@$(BIN)/python -m bench.page
 
-# Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled.
-build/compiled: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find src -name '*.py' -o -name '*.c')
+# Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled. Without optimization
+# it takes a third of the time: for `make test`.
+build/unoptimized: export MYPYC_OPT_LEVEL := 0
+build/compiled build/unoptimized: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find src -name '*.py' -o -name '*.c')
 	@$(BIN)/python scripts/compiled.py
 	@rm -rf $@
 	@echo "Compiling the hot core: a minute or two of a processor"

@@ -29,7 +29,7 @@ step() {
 aside() {
     step types "$bin/mypy"
     step layers "$bin/lint-imports" --no-cache --no-logo
-    # What `pip install` installs here; all tests but these are about the sources in pure Python.
+    # The C that `pip install` compiles; all tests but these are about the sources in pure Python.
     if [ -n "$compiled" ] && step build $build; then
         # An object that the collector clears while it is alive ends the process; nightly all of them run so.
         collected="tests/engine/test_batching.py tests/engine/test_bls_cancel.py tests/engine/test_ensembles.py

@@ -130,11 +130,11 @@ class DagView(SelectingView):
         if self._read is not None and now >= self._read_due_s:
             begin_s = time.thread_time()
             self.graph = self._read()
-            self._read_due_s = now + reading_gap_for(time.thread_time() - begin_s)
             changes = self._structure() if _shape(self.graph) != self._shape else {}
             with self.hold_sync():
                 for trait, value in (changes | self._figures()).items():
                     setattr(self, trait, value)
+            self._read_due_s = now + reading_gap_for(time.thread_time() - begin_s)
         found = {model.name: model for model in self._server.snapshot().models}
         self.frames_sent += 1
         numbers = array("d", (self.frames_sent, len(self._models)))

@@ -19,9 +19,9 @@ State = TypeVar("State")
 # reads counters faster than this, and drawing them costs the page some 8 ms.
 _HZ = 5.0
 _TICKS_PER_S = 10.0
-# A view costs the kernel less than a hundredth of a core: where a frame costs more than 1.2 ms there are fewer, at
+# A view costs the kernel less than a hundredth of a core: where a frame costs more than 1 ms there are fewer, at
 # least one in two seconds, and recorded requests, some 6 us each, are read every one to ten seconds.
-_SHARE = 0.006
+_SHARE = 0.005
 _SLOWEST_S = 2.0
 _READING_SHARE = 0.0025
 _READING_S = (1.0, 10.0)
