@@ -296,6 +296,18 @@ class TestTime:
         assert not stream.record().is_reached()
 
 
+def test_copies_between_devices_leave_nothing_behind():
+    """Each has a stream of its own for as long as it lasts."""
+    first, second = (SimulatedDevice(at, SimulatedGPUs(2), CopyLedger()) for at in range(2))
+    with first.stream("model"):
+        x = put(first, ROWS)
+        first.hand_over([x], ["X"])
+    before = len(first.timeline.known)
+    for _ in range(50):
+        second.to_device(x, "model")
+    assert len(first.timeline.known) == before
+
+
 def test_copies_between_devices_are_counted():
     ledger = CopyLedger()
     devices = [SimulatedDevice(n, SimulatedGPUs(2), ledger) for n in range(2)]

@@ -233,6 +233,12 @@ def test_model_and_tensor_names_are_completed(doubled):
     assert doubled.complete("%triton_infer nowhere I") != ["IN="]
 
 
+def test_completing_the_name_of_a_magic_prints_nothing(doubled, capsys):
+    doubled.complete("%triton_infer")
+    doubled.complete("%triton_in", "fer double")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_the_lines_of_an_ensemble_are_completed(notebook):
     notebook.ok(f"%%triton_model stage\n{DOUBLE}")
     head = "%%triton_ensemble twice\n"

@@ -351,3 +351,20 @@ def test_a_pipe_gets_a_line_of_progress_every_two_seconds():
 def test_inputs_as_triton_infer_takes_them_get_the_mapping_as_a_hint(doubled):
     error = doubled("%triton_perf double --inputs IN=x").error
     assert "write a mapping by name" in str(error)
+
+
+def test_an_interrupt_as_the_measurement_ends_keeps_its_report(notebook):
+    """Such as Stop, pressed as the last window ends."""
+
+    class Ending:
+        """A view that is stopped at the end, just before the interrupt arrives."""
+
+        def stop(self):
+            live.interrupt_main_thread()
+
+    run = live.LiveRun(notebook.shell, "m", visible=False)
+    run._shown = Ending()
+    report = PerfReport("m", ())
+    assert run.of(lambda: report) is report
+    with pytest.raises(KeyboardInterrupt):
+        live.LiveRun(notebook.shell, "m", visible=False).of(live.interrupt_main_thread)

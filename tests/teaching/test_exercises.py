@@ -152,6 +152,9 @@ def test_a_broken_file_is_begun_anew(progress):
     progress.path.write_text("{")
     assert progress.record("a", correct=True) == (1, "")
     assert json.loads(progress.path.read_text()) == {"a": {"solved": True, "tries": 1}}
+    progress.path.write_text('{"a": 3, "b": {"tries": "two"}, "c": {"solved": true, "tries": 2}}')
+    assert progress.read() == {"c": {"solved": True, "tries": 2}}
+    assert progress.record("a", correct=False) == (1, "")
 
 
 def test_where_nothing_can_be_written_marks_go_on(server, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -110,6 +112,14 @@ def test_other_sentences_where_what_a_figure_is_about_does_not_happen():
     assert "each found one free" in finding_of(
         run(SCENARIOS["sequence_slots"]().changed(max_batch_size=3))
     )
+
+
+def test_models_run_side_by_side_for_no_longer_than_they_run():
+    """With two instances each, every batch of one model overlaps with two of the other."""
+    two = run(SCENARIOS["two_models"]().changed(instances=2, arrivals="0@detect 0@detect 0@classify 0@classify"))  # fmt: skip
+    assert "for 20 of 30 ms they ran at the same time" in finding_of(two)
+    pipeline = run(SCENARIOS["ensemble_request"]().changed(instances=2, arrivals="0 0"))
+    assert "classification and segmentation ran side by side for 20 ms" in finding_of(pipeline)
 
 
 def test_a_sequence_that_waits_has_no_slot_of_its_own():
@@ -226,6 +236,27 @@ def test_what_a_server_recorded_is_shown_as_it_was(server):
     # Changed, it is what the schedulers would do with the same arrivals.
     assert figure.change(max_batch_size=2).batches["rows"].tolist() == [2, 2, 2, 2]
     assert figure.reset().batches["rows"].tolist() == [4, 4]
+
+
+def test_requests_that_ran_on_an_instance_that_is_gone():
+    with nt.Server(gpus=()) as server:
+        config = "max_batch_size: 4 instance_group { count: %d }"
+        meet = threading.Barrier(2)
+
+        def both(IN):  # noqa: N803
+            meet.wait(60)
+            return {"OUT": IN}
+
+        ends = 'input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }'
+        server.load(f"{ends} {config % 2}", both, name="m")
+        row = np.ones((1, 4), np.float32)
+        for future in [server.submit("m", {"IN": row}) for _ in range(2)]:
+            future.result(60)
+        server.load(f"{ends} {config % 1}", name="m")
+        figure = nt.lessons.figure(server, "m", request_count=2)
+        assert set(figure.batches["instance"]) == {"m_0_0", "m_0_1"}
+        assert figure.static().svg
+        assert set(figure.change(instances=1).batches["instance"]) == {"m_0_0"}
 
 
 def test_a_recorded_ensemble_with_its_steps(server):

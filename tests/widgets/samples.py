@@ -91,7 +91,7 @@ class FakeServer:
     def requests(self, _name, *, most=None):
         return ()
 
-    def config(self, name):
+    def config(self, name, version=-1):
         return as_config(f'name: "{name}"')
 
     def in_flight(self):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nbtriton as nt
+from nbtriton.lab.explain.timeline import read_newest_batches
 
 
 def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
@@ -77,3 +78,21 @@ def test_what_is_no_server_and_what_is_no_model_is_refused(server, call):
         call(server, ["double"])
     with pytest.raises(nt.TritonError, match=r"server must be a server.*found 'double'"):
         call("double", "double")
+
+
+def test_views_of_a_model_beside_an_ensemble_that_has_lost_a_step():
+    """It is listed as unavailable, and has no configuration."""
+    ends = 'input { name: "IN" data_type: TYPE_FP32 dims: 4 } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }'
+    step = 'step { model_name: "lost" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }'  # fmt: skip
+    with nt.Server(gpus=()) as server:
+        for name in ("double", "lost"):
+            server.load("max_batch_size: 8", model=double, name=name)
+        server.load(
+            f'platform: "ensemble" max_batch_size: 8 {ends} ensemble_scheduling {{ {step} }}',
+            name="around",
+        )
+        server.infer("double", {"IN": np.ones((1, 4), np.float32)})
+        server.unload("lost")
+        assert nt.status(server)["state"][0].startswith("UNAVAILABLE")
+        assert repr(nt.timeline(server, "double")).startswith("double: 1 batch")
+        assert read_newest_batches(server, "double") is not None  # as a measurement does

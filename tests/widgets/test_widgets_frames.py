@@ -14,6 +14,7 @@ import nbtriton as nt
 from nbtriton.backends.python import install_pb_utils
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError
 from nbtriton.widgets.publisher import Hub
+from tests.until import until
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -156,9 +157,28 @@ def _failing():
 def test_stopping_ends_the_stream(server, model):
     shown = show(server, "street", {"COUNT": [5]})
     assert model.waits.wait(60)  # a request that is cancelled in the queue never begins
+    assert until(lambda: shown.view._received)
     shown.stop()
     assert model.cancelled.wait(60)
     assert shown.view.ended.wait(60)
+    assert shown.view.static().text.splitlines()[0].endswith("; 2 boxes; ended")
+
+
+def test_a_stream_that_is_stopped_before_it_begins_is_cancelled(server, model, monkeypatch):
+    begin, start = [], threading.Thread.start
+    with monkeypatch.context() as late:  # its thread comes to nothing before the view is stopped
+        late.setattr(threading.Thread, "start", lambda thread: begin.append(thread))  # noqa: PLW0108 - bound to the thread
+        view = FramesView(server, "street", {"COUNT": [5]}, on_hub=Hub(threaded=False))
+    sends = view._stream._send
+
+    def stopped_as_it_sends(on_response):
+        view.stop()
+        return sends(on_response)
+
+    view._stream._send = stopped_as_it_sends
+    start(begin[0])
+    assert view.ended.wait(60)
+    assert until(lambda: not server.in_flight())
 
 
 def test_waiting_for_the_end(server, model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nbtriton.common.errors import NotFoundError
 from nbtriton.drawing.dag import dag_scene, dag_text
 from nbtriton.drawing.graph import folded
 from nbtriton.drawing.layering import layout
@@ -85,7 +86,9 @@ class Loaded:
     def __init__(self, *configs):
         self.configs = {config.name: config for config in configs}
 
-    def config(self, name):
+    def config(self, name, version=-1):
+        if name not in self.configs:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
         return self.configs[name]
 
     def models(self):

@@ -253,6 +253,18 @@ def table():
     return view, rows, clock, hub
 
 
+def test_a_view_whose_last_state_fails_is_stopped_all_the_same(notebook, table):
+    view, rows, _, hub = table
+    shown = show_live(view)
+    rows.clear()
+    view._source = lambda: rows[0]
+    with pytest.raises(IndexError):
+        shown.stop()
+    assert not hub.views
+    assert view.comm is None
+    shown.stop()
+
+
 def test_a_live_table_changes_at_most_twice_a_second(notebook, table):
     view, rows, clock, hub = table
     seen = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from nbtriton.widgets.dag import DagView
 from nbtriton.widgets.publisher import Hub
 from nbtriton.widgets.view import resume_busy
 from nbtriton.widgets.watch import WatchView
+from tests.until import until
 from tests.widgets.samples import (
     SECOND,
     Clock,
@@ -211,6 +213,31 @@ def test_a_server_that_fails_ends_the_view_quietly(watch, hub, clock, server, ca
     assert not hub.views
     assert isinstance(hub.last_error, ZeroDivisionError)
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_last_state_waits_for_a_frame_that_is_being_sent(hub, clock):
+    """The hub's thread sends a frame, and meanwhile a cell stops the view."""
+    sends, go, sent = threading.Event(), threading.Event(), []
+
+    class Slow(CurveView):
+        def _send_state(self, state):
+            sent.append("begins")
+            sends.set()
+            go.wait(60)
+            super()._send_state(state)
+            sent.append("ends")
+
+    view = Slow(clock=clock, on_hub=hub)
+    say(view, "open")
+    ticking, stopping = threading.Thread(target=hub.tick), threading.Thread(target=view.stop)
+    ticking.start()
+    assert sends.wait(60)
+    stopping.start()
+    assert until(lambda: view._news)  # it is in `stop`
+    go.set()
+    for thread in (ticking, stopping):
+        thread.join(60)
+    assert sent == ["begins", "ends"] * 2
 
 
 def test_only_the_named_models_are_watched(server, hub, clock):

@@ -43,7 +43,7 @@ from nbtriton.runtime.engine import InferenceResult, ModelSignature, ServerHisto
 from nbtriton.runtime.engine.diagnostics.interpreter import advice
 from nbtriton.runtime.engine.events import events
 from nbtriton.runtime.engine.shown import preview
-from nbtriton.runtime.engine.status import status, status_table
+from nbtriton.runtime.engine.status import config_of, status, status_table
 from nbtriton.serving.server import server
 
 if TYPE_CHECKING:
@@ -77,14 +77,7 @@ class AskMagics(Magics):
             out = %triton_infer double IN=[[1, 2, 3, 4]]
             out = %triton_infer double --sequence-id 7 --sequence-start IN=[[1, 2, 3, 4]]
         """
-        head, inputs = split_inputs(line.rstrip().removesuffix(";"))
-        # {x} is replaced in the options only: expressions see x anyway.
-        options = parse(self.triton_infer, self.shell.var_expand(head, depth=2))
-        if options.inputs:
-            raise UsageError(
-                f"'{options.inputs[0]}' is neither an option nor an input: write INPUT=expression"
-            )
-        values = {name: evaluate(self.shell, text, f"{name}=") for name, text in inputs.items()}
+        options, values = read_request(self, self.triton_infer, line)
         begun_ns = monotonic_ns()
         given = {one.parameter: getattr(options, one.parameter) for one in REQUEST}
         try:
@@ -130,8 +123,9 @@ class AskMagics(Magics):
             check_known(options.name)
         if options.config:
             for name in dict.fromkeys(model.name for model in server().models()):
-                if options.name in (None, name):
-                    say(format_pbtxt(server().config(name)))
+                config = config_of(server(), name) if options.name in (None, name) else None
+                if config is not None:
+                    say(format_pbtxt(config))
         if options.live:
             with needed("a live view"):
                 from nbtriton.widgets.table import TableView
@@ -403,6 +397,26 @@ def split_inputs(line: str) -> tuple[str, dict[str, str]]:
     return " ".join(options), inputs
 
 
+def read_request(magics: Magics, method: Any, line: str) -> tuple[Namespace, dict[str, Any]]:
+    """Return the options of a line, and the values of its inputs.
+
+    Raises
+    ------
+    UsageError
+        A word that is neither.
+    """
+    head, inputs = split_inputs(line.rstrip().removesuffix(";"))
+    # {x} is replaced in the options only: expressions see x anyway.
+    options = parse(method, magics.shell.var_expand(head, depth=3))
+    if options.inputs:
+        raise UsageError(
+            f"'{options.inputs[0]}' is neither an option nor an input: write INPUT=expression"
+        )
+    return options, {
+        name: evaluate(magics.shell, text, f"{name}=") for name, text in inputs.items()
+    }
+
+
 # The part of a long stream that people read: its beginning and its end.
 _SHOWN_FIRST, _SHOWN_LAST = 15, 5
 
@@ -439,20 +453,18 @@ class Responses(Sequence["InferenceResult"]):
             The stream ended with an error; its hint has the number of earlier responses.
         """
         started_ns = perf_counter_ns()
-        responses: list[InferenceResult] = []
-        times_ms: list[float] = []
+        came: list[tuple[InferenceResult, float]] = []
         interrupted = False
         try:
-            for response in stream:
-                times_ms.append((perf_counter_ns() - started_ns) / 1e6)
-                responses.append(response)
+            came.extend((one, (perf_counter_ns() - started_ns) / 1e6) for one in stream)
         except KeyboardInterrupt:
             interrupted = True
         except TritonError as error:
-            if responses and not error.hint:
-                error.hint = f"{len(responses)} responses came before it; server.stream(…) has them"
+            if came and not error.hint:
+                before = counted(len(came), "response")
+                error.hint = f"{before} came before it; server.stream(…) has them"
             raise
-        return cls(responses, times_ms, interrupted=interrupted)
+        return cls([one for one, _ in came], [ms for _, ms in came], interrupted=interrupted)
 
     @overload
     def __getitem__(self, index: int) -> InferenceResult: ...

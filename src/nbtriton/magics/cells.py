@@ -236,8 +236,10 @@ class CellFile:
         The cell has no `TritonPythonModel`.
     """
 
-    # Of the models that are loaded, by server.
-    _kept: ClassVar[WeakKeyDictionary[Server, dict[str, CellFile]]] = WeakKeyDictionary()
+    # Of the models that are loaded, by server, name and version.
+    _kept: ClassVar[WeakKeyDictionary[Server, dict[tuple[str, int], CellFile]]] = (
+        WeakKeyDictionary()
+    )
 
     def __init__(
         self, shell: InteractiveShell, name: str, version: int, line: str, cell: str
@@ -246,7 +248,7 @@ class CellFile:
             SyntaxError
         ):  # reported by the environment's Python, which may be newer
             _check_cell(shell, name, cell)
-        self._name = name
+        self._key = name, version
         self._folder = tempfile.TemporaryDirectory(prefix="nbtriton_cell_")
         self.path = Path(self._folder.name, name, str(version), "model.py")
         self.path.parent.mkdir(parents=True)
@@ -255,11 +257,11 @@ class CellFile:
         shell.compile._filename_map[str(self.path)] = shell.displayhook.prompt_count  # noqa: SLF001
 
     def keep(self) -> None:
-        """Keep the file while the model is loaded, until another cell defines the model."""
+        """Keep the file until another cell defines this version of the model: others may serve beside it."""
         files = self._kept.setdefault(server(), {})
-        if self._name in files:
-            files[self._name].remove()
-        files[self._name] = self
+        if self._key in files:
+            files[self._key].remove()
+        files[self._key] = self
 
     def remove(self) -> None:
         """Remove the file."""

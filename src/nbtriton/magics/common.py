@@ -6,6 +6,7 @@ import ast
 import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import wraps
 from keyword import iskeyword
 from pathlib import Path
@@ -232,8 +233,9 @@ class Views:
 
     def stop(self) -> None:
         """Replace every view by its static form."""
-        while self._ends:
-            self._ends.popitem()[1]()
+        with ExitStack() as ends:  # all, whatever one of them raises
+            while self._ends:
+                ends.callback(self._ends.popitem()[1])
 
     def register(self, shell: InteractiveShell) -> None:
         """Keep a shell from showing a view again as the value of its cell, and bring charts to life; nothing is imported."""

@@ -76,7 +76,9 @@ def _completer(
     taken = inf if positional and positional[0].nargs else 1
 
     def complete(shell: InteractiveShell, event: SimpleNamespace) -> list[str]:
-        typed = event.text_until_cursor.partition(f"%{name}")[2]
+        _, whole, typed = event.text_until_cursor.partition(f"%{name}")
+        if not (whole and typed):
+            return []  # the name itself
         words = arg_split(typed, strict=False)
         word = "" if typed[-1:].isspace() else words.pop()
         is_open = word[:1] in {"'", '"'}  # IPython completes the text after the quote

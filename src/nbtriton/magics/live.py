@@ -88,17 +88,22 @@ class LiveRun:
         """Measure; the report replaces the live view, with the newest batches beneath it."""
         waited = False
         try:
-            self._report = found = measure()
-            self._keep_batches(self._report)
-        finally:
-            with interrupts_deferred():
-                with self._lock:
-                    self._running = False
-                if self._shown is not None:
-                    self._shown.stop()
-                if self._line is not None:
-                    waited = self._line.written
-                    self._line.clear()
+            try:
+                found = self._report = measure()
+                self._keep_batches(found)
+            finally:
+                with interrupts_deferred():
+                    with self._lock:
+                        self._running = False
+                    if self._shown is not None:
+                        self._shown.stop()
+                    if self._line is not None:
+                        waited = self._line.written
+                        self._line.clear()
+        except KeyboardInterrupt:
+            if self._report is None:
+                raise
+            # It came as the measurement ended: the report is there.
         if waited:
             display(found)
         if waited or self._shown is not None:

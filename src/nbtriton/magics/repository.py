@@ -144,11 +144,11 @@ class RepositoryMagics(Magics):
         """
         tls = _tls(options.tls_cert, options.tls_key, options.tls_root)
         cls = type(self)
-        before, cls._endpoints = cls._endpoints, None
         open_ports: dict[str, int | None] = {}
-        if before is not None:
-            open_ports = {name: getattr(before, name) for name in _PORTS}
-            before.close()
+        if cls._endpoints is not None:
+            open_ports = {name: getattr(cls._endpoints, name) for name in _PORTS}
+            cls._endpoints.close()
+            cls._endpoints = None  # an interrupt before leaves them to the next call
         if options.stop:
             return None
         given = given_options(options, _OPTIONS)

@@ -15,6 +15,7 @@ from nbtriton.drawing.graph import Graph, folded, topological
 from nbtriton.drawing.scene import to_json
 from nbtriton.model.config import ModelConfig
 from nbtriton.runtime.engine import RequestRecord
+from nbtriton.runtime.engine.status import config_of
 from nbtriton.widgets.activity import little_endian
 from nbtriton.widgets.graphs import graph_of, with_traffic
 from nbtriton.widgets.publisher import reading_gap_for
@@ -162,12 +163,12 @@ def _shape(graph: Graph) -> tuple[object, ...]:
 def server_graph(server: Any, name: str) -> Graph:
     """Return the graph of a loaded model, with those of its steps and nested steps that are loaded."""
     config = server.config(name)
-    loaded = {model.name for model in server.models()}
     members: dict[str, ModelConfig] = {}
     front = [config]
     while front:
         for step in front.pop().ensemble_scheduling.step:
-            if step.model_name in loaded and step.model_name not in members:
-                members[step.model_name] = server.config(step.model_name)
-                front.append(members[step.model_name])
+            found = config_of(server, step.model_name)
+            if found is not None and step.model_name not in members:
+                members[step.model_name] = found
+                front.append(found)
     return graph_of(config, members)

@@ -19,7 +19,7 @@ from nbtriton.model.config import (
     output_specs,
     stand_in_reason,
 )
-from nbtriton.runtime.engine.status import nodes_of
+from nbtriton.runtime.engine.status import config_of, nodes_of
 from nbtriton.widgets.activity import activities
 from nbtriton.widgets.publisher import most_read
 
@@ -285,10 +285,11 @@ def with_traffic(server: Any, name: str, graph: Graph, *, whole: bool) -> Graph:
     whole : bool
         Rates over the whole time in which a model worked, rather than the last two seconds, and everything recorded.
     """
-    loaded = {model.name for model in server.models()}
-    found = read_traffic(server, name, most=None if whole else most_read(len(loaded)))
-    called = {callee for _, callee in found.calls if callee in loaded}
-    graph = with_calls(graph, found.calls, {model: server.config(model) for model in called})
+    found = read_traffic(server, name, most=None if whole else most_read(len(server.models())))
+    called = {callee: config_of(server, callee) for _, callee in found.calls}
+    graph = with_calls(
+        graph, found.calls, {callee: one for callee, one in called.items() if one is not None}
+    )
     history = server.history()
     done = {one.name: one for one in activities(history, whole=whole)}
     sizes = {one.model.name: one.model.batch_sizes for one in history.models}

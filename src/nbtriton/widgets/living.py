@@ -43,7 +43,7 @@ class LivingCharts(LiveView):
 
     def marked(self, report: object, html: str) -> str:
         """Return the HTML of a report, with the mark under which its batches are kept."""
-        for mark, one, _ in self._batches:
+        for mark, one, _ in tuple(self._batches):  # another thread may keep some
             if one is report:
                 return f'<div data-batches="{mark}">{html}</div>'
         return html
@@ -52,7 +52,7 @@ class LivingCharts(LiveView):
         if content.get("kind") != "batches":
             return
         chart, point = str(content.get("chart")), str(content.get("point"))
-        for mark, _, batches in self._batches:
+        for mark, _, batches in tuple(self._batches):
             if mark == chart and point.isdecimal() and int(point) in batches:
                 shown = batches[int(point)]
                 scene, *_ = timeline_scenes(

@@ -65,8 +65,6 @@ class Publisher(Generic[State]):
         Seconds, monotonic.
     hz : float, optional
         Limit of messages per second.
-    forget_s : float, optional
-        After this time an unacknowledged message no longer holds back the next one.
     """
 
     def __init__(
@@ -75,13 +73,11 @@ class Publisher(Generic[State]):
         *,
         clock: Callable[[], float] = time.monotonic,
         hz: float = _HZ,
-        forget_s: float = _FORGET_S,
     ) -> None:
         self._send = send
         self._clock = clock
         self._least_s = self._gap_s = 1.0 / hz
         self._cost_s = 0.0
-        self._forget_s = forget_s
         self._lock = threading.Lock()
         self._newest: list[State] = []
         self._last_s = -float("inf")
@@ -109,7 +105,7 @@ class Publisher(Generic[State]):
 
     def _due(self, now: float) -> bool:
         since = now - self._last_s
-        busy = self._in_flight >= _IN_FLIGHT and since < self._forget_s
+        busy = self._in_flight >= _IN_FLIGHT and since < _FORGET_S
         # A hair of tolerance: ticks are not exactly 0.1 s apart.
         return not busy and since >= self._gap_s * 0.9
 
@@ -134,9 +130,6 @@ class Polled(Protocol):
 
     def alive(self) -> bool:
         """Return True while a page shows it."""
-
-    def handle_closed(self) -> None:
-        """The hub no longer ticks this view."""
 
 
 class Hub:
@@ -179,7 +172,9 @@ class Hub:
                 return
             if view not in self._views:
                 self._views.append(view)
-            if self._threaded and self._thread is None:
+            # Not alive: it could not be started, or an interrupt came before it was.
+            alive = self._thread is not None and self._thread.is_alive()
+            if self._threaded and not alive:
                 self._wake.clear()
                 self._thread = threading.Thread(
                     target=self._run, name="nbtriton-views", daemon=True
@@ -221,11 +216,6 @@ class Hub:
                 self.last_error = error
                 _log.debug("a live view failed and was closed", exc_info=True)
             self.close(view)
-            try:
-                view.handle_closed()
-            except BaseException as error:
-                self.last_error = error
-                _log.debug("a live view did not end well", exc_info=True)
 
     def _run(self) -> None:
         while True:

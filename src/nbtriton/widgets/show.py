@@ -195,16 +195,20 @@ class Shown(Stopping):
             if self._stopped:
                 return
             self._stopped = True
-        self._recording.close()
-        if self._events is not None:
-            self._events.unregister("post_run_cell", self._cell_ended)
-        self.view.stop()
+        with ExitStack() as ends:  # the last first, and each of them whatever another one raises
+            ends.callback(self.view.close)
+            ends.callback(self._replace)
+            ends.callback(self.view.stop)
+            if self._events is not None:
+                ends.callback(self._events.unregister, "post_run_cell", self._cell_ended)
+            ends.callback(self._recording.close)
+
+    def _replace(self) -> None:
         rest = self._static()
         if self._handle is not None:
             self._handle.update(rest)
         elif notebook_shell() is not None and rest is not None:
             display(rest)
-        self.view.close()
 
     def _display_(self) -> LiveView:
         """Return what marimo shows: it asks by this name, and has no display handles."""

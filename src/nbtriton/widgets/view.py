@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -99,6 +100,8 @@ class LiveView(anywidget.AnyWidget):
     ) -> None:
         self._clock = clock
         self._hub = on_hub or hub()
+        # The hub's thread sends frames, and the thread that stops the view the last one.
+        self._sending = threading.RLock()
         self._last_seen: dict[str, float] = {}
         self._closed_s = -float("inf")
         self._expected_until = -float("inf")
@@ -180,7 +183,10 @@ class LiveView(anywidget.AnyWidget):
 
     def tick(self) -> None:
         """Check whether something moves; while it does, send the state if it is due."""
-        now = self._clock()
+        with self._sending:
+            self._tick(self._clock())
+
+    def _tick(self, now: float) -> None:
         if now - self._looked_s >= _LOOK_S:
             self._looked_s = now
             self._look(now)
@@ -216,12 +222,10 @@ class LiveView(anywidget.AnyWidget):
 
     def refresh(self) -> None:
         """Send the current state now, whether a page shows it or not."""
-        state = self._observe()
-        if state is not None:
-            self._send_state(state)
-
-    def handle_closed(self) -> None:
-        """The hub no longer ticks this view."""
+        with self._sending:
+            state = self._observe()
+            if state is not None:
+                self._send_state(state)
 
     def _observe(self) -> Any:
         """Return the state to be sent, or None if it has not changed."""
@@ -257,11 +261,13 @@ class LiveView(anywidget.AnyWidget):
 
     def stop(self) -> None:
         """Send the last state, and stop following."""
-        self.refresh()
-        self._hub.close(self)
-        self._last_seen.clear()
-        self._shown = False
-        self._on_look = None
+        try:
+            self.refresh()
+        finally:
+            self._hub.close(self)
+            self._last_seen.clear()
+            self._shown = False
+            self._on_look = None
 
     def close(self) -> None:
         """Stop following and take the view off every page; idempotent."""

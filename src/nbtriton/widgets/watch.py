@@ -48,8 +48,6 @@ class WatchView(SelectingView):
         Anything whose ``history()`` returns a `ServerHistory`.
     names : sequence of str, optional
         The models to show; empty for all of them.
-    span_s : float, optional
-        How far back the view reaches.
     """
 
     _esm = asset("watch.js")
@@ -58,11 +56,8 @@ class WatchView(SelectingView):
     scenes: Any = traitlets.List().tag(sync=True)
     models: Any = traitlets.List().tag(sync=True)
     finding = traitlets.Unicode().tag(sync=True)
-    span_s = traitlets.Float(30.0).tag(sync=True)
 
-    def __init__(
-        self, server: Any, names: Sequence[str] = (), *, span_s: float = 30.0, **options: Any
-    ) -> None:
+    def __init__(self, server: Any, names: Sequence[str] = (), **options: Any) -> None:
         self._server = server
         self._names = tuple(names)
         self._structure: object = None
@@ -74,7 +69,7 @@ class WatchView(SelectingView):
         self._placed_s = -float("inf")
         self._traffic: dict[str, PipelineTraffic] = {}
         self._traffic_due_s = -float("inf")
-        super().__init__(span_s=span_s, **options)
+        super().__init__(**options)
         self.refresh()
 
     def _recorded(self) -> list[RequestRecord]:
@@ -91,7 +86,7 @@ class WatchView(SelectingView):
     def _send_state(self, state: ServerHistory) -> None:
         # At rest the numbers cover everything drawn, as in the saved file.
         models = self._activities(state, whole=self.resting)
-        covered = covered_s(state, self._names, span_s=self.span_s)
+        covered = covered_s(state, self._names)
         structure = [_structure(model) for model in models]
         self.frames_sent += 1
         with self.hold_sync():
@@ -104,9 +99,7 @@ class WatchView(SelectingView):
 
     def _activities(self, state: ServerHistory, *, whole: bool) -> tuple[ModelActivity, ...]:
         found = busy_first(
-            activities(
-                state, self._names, pipeline=self._pipeline(state), span_s=self.span_s, whole=whole
-            )
+            activities(state, self._names, pipeline=self._pipeline(state), whole=whole)
         )
         now = self._clock()
         idle = frozenset(one.name for one in found if is_idle(one))
@@ -172,7 +165,7 @@ class WatchView(SelectingView):
         """Return at most the last half minute; rates are means over the time with requests."""
         history = self._observe()
         models = self._activities(history, whole=True)
-        span = covered_s(history, self._names, span_s=self.span_s)
+        span = covered_s(history, self._names)
         said = self._sentence(models)
         return StaticView(
             watch_html(models, said, span_s=span),

@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbtriton.common.checks import is_whole
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.drawing.table import Column, TableView
 from nbtriton.extensions.lessons.definition import Exercise, MachineBusyError, lines_html
@@ -47,13 +48,16 @@ class Progress:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        pairs = found.items() if isinstance(found, dict) else ()
+        return {
+            key: one for key, one in pairs if isinstance(one, dict) and is_whole(one.get("tries"))
+        }
 
     def record(self, key: str, *, correct: bool) -> tuple[int, str]:
         """Count a try; return the number of tries, and an error if it was not saved, or ``""``."""
         entries = self.read()
         before = entries.get(key, {})
-        tries = int(before.get("tries", 0)) + 1
+        tries = before.get("tries", 0) + 1
         entries[key] = {"tries": tries, "solved": correct or bool(before.get("solved"))}
         return tries, self._write(entries)
 

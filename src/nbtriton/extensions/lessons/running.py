@@ -216,10 +216,11 @@ def traced(server: Server, name: str, *, requests: int = 12) -> ScenarioRun:
             newest if not index else [one for one in server.requests(each) if one.caller in numbers]
         )
         batches = {one.batch.requests[0]: one.batch for one in own if one.batch is not None}
-        found = [plan.name for plan in plan_instances(server.config(each), gpus=None)]
-        instances = () if is_ensemble(server.config(each)) else tuple(found)
         seen = sorted(batches.values(), key=lambda batch: batch.start_ns)
-        records.append(ModelRecords(each, own, seen, instances))
+        found = [plan.name for plan in plan_instances(server.config(each), gpus=None)]
+        # An instance that ran a batch may be gone: a sweep has changed how many there are.
+        instances = dict.fromkeys([*found, *(batch.instance for batch in seen)])
+        records.append(ModelRecords(each, own, seen, tuple(instances)))
         models.append(SimulatedModel(server.config(each), _measured(seen)))
     begin = min(one.arrival_ns for one in newest)
     arrivals = tuple(

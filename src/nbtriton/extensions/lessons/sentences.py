@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nbtriton.drawing.numbers import plain
+from nbtriton.drawing.numbers import counted, plain
 from nbtriton.extensions.lessons.running import ScenarioRun
 from nbtriton.lab.explain.timeline import SlotLife, mark_of, slot_lives, slots_per_instance
 from nbtriton.model.config import is_ensemble
@@ -219,12 +219,12 @@ def _waiting(scenario_run: ScenarioRun) -> str:
     requests = [one for one in records.requests if one.batch is not None]
     waits = [(one.batch.start_ns - one.arrival_ns) / 1e6 for one in requests if one.batch]
     late = [ms for ms in waits if ms > scenario_run.span_ms * _TOGETHER]
-    instances = _count(len(records.instances), "instance")
+    instances = counted(len(records.instances), "instance")
     most = _most_at_once(records.batches)
     at_once = "one batch ran at a time" if most == 1 else f"up to {most} batches ran at once"
     text = f"{name} has {instances}, and {at_once}: "
     if not late:
-        return text + f"none of {_count(len(waits), 'request')} waited."
+        return text + f"none of {counted(len(waits), 'request')} waited."
     longest = ms(max(late))
     if len(late) == 1:
         return text + f"1 of {len(waits)} requests waited, for {longest} ms."
@@ -248,7 +248,7 @@ def _gathering(scenario_run: ScenarioRun) -> str:
     batches = scenario_run.records[0].batches
     largest = max(batches, key=lambda one: len(one.requests), default=None)
     if largest is None or len(largest.requests) < 2:
-        return f"No two requests left together: {_count(len(batches), 'batch', 'batches')} of one request each."
+        return f"No two requests left together: {counted(len(batches), 'batch', 'batches')} of one request each."
     labels = labels_of(scenario_run)
     requests = listed([labels[largest.model, number] for number in largest.requests])
     left = ms(scenario_run.ms(largest.start_ns))
@@ -271,7 +271,7 @@ def _slots(scenario_run: ScenarioRun) -> str:
     held = slots_of(scenario_run)
     number = len(records.instances) * slots_per_instance(scenario_run.scenario.models[0].config)
     sequences = list(dict.fromkeys(one.sequence for one in records.requests))
-    text = f"{_count(number, 'slot')} for {_count(len(sequences), 'sequence')}: "
+    text = f"{counted(number, 'slot')} for {counted(len(sequences), 'sequence')}: "
     late = []
     for sequence in sequences:
         came = min(one.arrival_ns for one in records.requests if one.sequence == sequence)
@@ -365,10 +365,6 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _count(number: int, thing: str, things: str = "") -> str:
-    return f"{number} {thing if number == 1 else things or thing + 's'}"
-
-
 def _most_at_once(batches: Sequence[BatchRecord]) -> int:
     return max(
         (sum(one.start_ns <= other.start_ns < one.end_ns for one in batches) for other in batches),
@@ -377,8 +373,20 @@ def _most_at_once(batches: Sequence[BatchRecord]) -> int:
 
 
 def _overlap_ms(one: Sequence[BatchRecord], other: Sequence[BatchRecord]) -> float:
-    """Return for how long batches of two models ran simultaneously; a model's own batches do not overlap."""
+    """Return for how long batches of two models ran simultaneously."""
     both = sum(
-        max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)) for a in one for b in other
+        max(0, min(end, until) - max(begin, since))
+        for begin, end in _stretches(one)
+        for since, until in _stretches(other)
     )
     return both / 1e6
+
+
+def _stretches(batches: Sequence[BatchRecord]) -> list[tuple[int, int]]:
+    """Return the times in which a model ran: batches of several instances overlap."""
+    found: list[tuple[int, int]] = []
+    for one in sorted(batches, key=lambda one: one.start_ns):
+        goes_on = found and one.start_ns <= found[-1][1]
+        begin, end = found.pop() if goes_on else (one.start_ns, 0)
+        found.append((begin, max(end, one.end_ns)))
+    return found

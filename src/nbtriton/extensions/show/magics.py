@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbtriton.extensions.show import SHOW
-from nbtriton.magics.ask import split_inputs
-from nbtriton.magics.common import arguments, evaluate, keep, keep_option, parse
+from nbtriton.magics.ask import read_request
+from nbtriton.magics.common import arguments, keep, keep_option
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
 
@@ -39,13 +38,7 @@ class ShowMagics(Magics):
         """
         from nbtriton.extensions.show.view import show
 
-        head, inputs = split_inputs(line.rstrip().removesuffix(";"))
-        options = vars(parse(self.triton_show, self.shell.var_expand(head, depth=2)))
-        name, words, out = (options.pop(key) for key in ("name", "inputs", "out"))
-        if words:
-            raise UsageError(
-                f"'{words[0]}' is neither an option nor an input: write INPUT=expression"
-            )
-        values = {key: evaluate(self.shell, text, f"{key}=") for key, text in inputs.items()}
-        given = {key: value for key, value in options.items() if value is not None}
-        return keep(self.shell, out, show(server(), name, values, **given))
+        options, values = read_request(self, self.triton_show, line)
+        given = {name: getattr(options, name) for name in SHOW}
+        given = {name: value for name, value in given.items() if value is not None}
+        return keep(self.shell, options.out, show(server(), options.name, values, **given))

@@ -15,7 +15,7 @@ import numpy as np
 import traitlets
 
 from nbtriton.common.checks import MAPPING, NAME, SERVER, check
-from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
+from nbtriton.common.errors import CancelledError, InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import needed
 from nbtriton.drawing.scene import (
     SMALL,
@@ -107,9 +107,12 @@ class FramesView(LiveView):
             for result in self._stream:
                 self._newest = result
                 self._received += 1
+        except CancelledError:
+            pass  # as `stop` does
         except TritonError as error:
             self._problem = error.message
         finally:
+            self._stream.close()  # `stop` may have come before the request was sent
             self.ended.set()
 
     def movement(self) -> Hashable:
@@ -287,7 +290,11 @@ def show(
             hint=nearest("FRAME", outputs) or "FRAME is UINT8 [height, width, 3]",
         )
     view = FramesView(server, model, inputs, options.get("labels") or ())
-    shown = show_live(view)
+    try:
+        shown = show_live(view)
+    except BaseException:
+        view.stop()  # its stream runs already
+        raise
     if options.get("wait"):
         try:
             view.ended.wait()

@@ -191,9 +191,9 @@ class SimulatedStream(Stream):
             _merge(self.timeline.known, event.order)
 
     def close(self) -> None:
-        """Forget the stream: its work is ordered before all later work."""
+        """Forget the stream: its work is ordered before all later work, as that of every stream that is not there."""
         with self.timeline.lock:
-            self.timeline.known[self.number] = self.position
+            self.timeline.known.pop(self.number, None)
             self.timeline.streams.pop(self.number, None)
 
     def launch(

@@ -137,22 +137,30 @@ def resource_strips(server: Server, begin: int) -> tuple[Strip, ...]:
     return tuple(strips)
 
 
+def _configs(server: Server) -> dict[str, ModelConfig]:
+    """Return the configurations of the models that serve: of one that is being unloaded there is none."""
+    # Live servers only: the lessons in a browser have no NumPy.
+    from nbtriton.runtime.engine.status import config_of
+
+    found = {model.name: config_of(server, model.name) for model in server.models()}
+    return {name: config for name, config in found.items() if config is not None}
+
+
 def _as_written(server: Server, resource: str) -> str:
     """Return a resource's name as a configuration has it: the limiter knows no capitals."""
-    groups = [group for one in server.models() for group in server.config(one.name).instance_group]
+    groups = [group for config in _configs(server).values() for group in config.instance_group]
     names = [needed.name for group in groups for needed in group.rate_limiter.resources]
     return next((name for name in names if name.lower() == resource.lower()), resource)
 
 
 def _users(server: Server, resource: str) -> Iterable[tuple[BatchRecord, int]]:
     """Return the executions of all models that held a resource, with the amount."""
-    for model in {one.name for one in server.models()}:
-        groups = server.config(model).instance_group
+    for model, config in _configs(server).items():
         needs = {
             group.name: sum(
                 r.count for r in group.rate_limiter.resources if r.name.lower() == resource.lower()
             )
-            for group in groups
+            for group in config.instance_group
         }
         if not any(needs.values()):
             continue
@@ -275,7 +283,7 @@ def read_timeline(
         )
         for model, instances in _pipeline(server, name, calls_between(recorded)).items()
     )  # fmt: skip
-    configs = {model.name: server.config(model.name) for model in server.models()}
+    configs = _configs(server)
     changes = {one.model.name: one.changes for one in server.history().models}
     begin, end = _stretch(records, span_ms, monotonic_ns())
     models = [
@@ -363,6 +371,9 @@ def _pipeline(
     server: Server, name: str, calls: Iterable[tuple[str, str]] = ()
 ) -> dict[str, tuple[str, ...]]:
     """Return a model, the models of its steps in their order, and those that it calls, with the names of their instances."""
+    # Live servers only: the lessons in a browser have no NumPy.
+    from nbtriton.runtime.engine.status import steps_of
+
     loaded = {
         model.name: tuple(instance.name for instance in model.instances)
         for model in server.models()
@@ -375,7 +386,7 @@ def _pipeline(
             continue
         pipeline[model] = loaded.get(model, ())
         if model in loaded:
-            front += [step.model_name for step in server.config(model).ensemble_scheduling.step]
+            front += steps_of(server, model)
         front += [callee for caller, callee in calls if caller == model]
     return pipeline
 

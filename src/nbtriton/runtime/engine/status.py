@@ -13,7 +13,7 @@ from nbtriton.common.checks import NAME, SERVER, check, optional
 from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
 from nbtriton.drawing.numbers import byte_size, count, measure
-from nbtriton.model.config import stand_in_reason
+from nbtriton.model.config import ModelConfig, stand_in_reason
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
 from nbtriton.runtime.engine.server import Server
 
@@ -101,12 +101,17 @@ def status_table(server: Server, name: str | None = None) -> TableFrame:
 
 
 def steps_of(server: Server, ensemble: str) -> list[str]:
-    """Return the models of an ensemble's steps; none of one that no longer serves."""
+    """Return the models of an ensemble's steps; none of one that does not serve."""
+    config = config_of(server, ensemble)
+    return [] if config is None else [step.model_name for step in config.ensemble_scheduling.step]
+
+
+def config_of(server: Server, name: str, version: int = -1) -> ModelConfig | None:
+    """Return the configuration of a model; None of one that does not serve, such as one that is being unloaded."""
     try:
-        config = server.config(ensemble)
+        return server.config(name, version)
     except TritonError:
-        return []
-    return [step.model_name for step in config.ensemble_scheduling.step]
+        return None
 
 
 def pipelines(models: Sequence[ModelSnapshot], steps: Callable[[str], Sequence[str]]) -> Pipeline:
@@ -175,10 +180,8 @@ def _metrics(server: Server, model: ModelSnapshot) -> str:
 
 def _stand_in(server: Server, model: ModelSnapshot) -> str:
     """Return why a version is a stand-in; empty if it is not, or no longer serves."""
-    try:
-        return stand_in_reason(server.config(model.name, model.version))
-    except TritonError:
-        return ""
+    config = config_of(server, model.name, model.version)
+    return "" if config is None else stand_in_reason(config)
 
 
 # Fewer executions mean nothing: the first ones are slower.
