@@ -3,14 +3,17 @@
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from nbtriton import compiled
+from nbtriton.backends.base import RequestOptions
 from nbtriton.common.errors import ConfigError, InvalidArgumentError, TritonError
-from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine import Server, Submission
 from tests.engine.support import (
     WAIT_S,
     Gate,
@@ -173,6 +176,33 @@ def test_K7_the_least_recently_used_answers_are_evicted():
         for _ in range(2):  # larger than the cache: not kept, and no harm
             server.infer("m", {"IN": row(*range(30))})
         assert calls[5:] == [0, 0]
+
+
+@pytest.mark.skipif(compiled, reason="a compiled function is called directly")
+def test_an_answer_that_cannot_be_copied_out_of_the_cache_is_computed_again(
+    cached: Server, monkeypatch, caplog
+):
+    """As where no memory is left; of requests that came together none is lost."""
+    calls: list = []
+    cached.load(echo(CACHED), counting(calls), name="m")
+    cached.infer("m", {"IN": row(1)})
+
+    def copies_of(_: object) -> None:
+        raise MemoryError("no room for the copy")
+
+    monkeypatch.setattr("nbtriton.runtime.engine.core.cache.copies_of", copies_of)
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    together = [
+        Submission(
+            "m", -1, {"IN": row(value)}, RequestOptions(),
+            lambda _, response, final: answers.put(response.error),
+        )
+        for value in (2, 1, 3)
+    ]  # fmt: skip
+    assert len(cached.engine.dispatcher.submit_many(together)) == 3
+    assert [answers.get(timeout=WAIT_S) for _ in together] == [None] * 3
+    assert sorted(calls) == [1, 1, 2, 3]
+    assert "no room for the copy" in caplog.text
 
 
 def test_K11_an_answer_with_an_empty_tensor_is_not_kept(cached: Server):

@@ -12,10 +12,12 @@ import weakref
 import numpy as np
 import pytest
 
+from nbtriton.backends.base import Backend, BackendInstance, RequestOptions, Response
+from nbtriton.common import entries
 from nbtriton.common.errors import EngineStoppedError, LoadError
-from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine import Server, Submission
 from tests.children import run_python
-from tests.engine.support import WAIT_S, Gate, echo, gated, ones, row, waited
+from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, gated, ones, row, waited
 from tests.until import until
 
 STREAM = echo("model_transaction_policy { decoupled: true }")
@@ -186,6 +188,68 @@ def test_a_request_that_runs_too_long_is_answered_by_close(gate: Gate, server: S
     gate.wait_entered()
     server.close(timeout_s=0.01)
     assert isinstance(future.exception(0), EngineStoppedError)
+
+
+def test_a_batch_that_was_handed_over_and_has_not_begun_is_answered_by_close(server: Server):
+    """The thread of its instance is still busy with what follows from the batch before."""
+    held, goes_on = threading.Event(), threading.Event()
+    gate = Gate()
+
+    def hold() -> None:
+        held.set()
+        goes_on.wait(2 * WAIT_S)
+
+    server.load(echo("dynamic_batching {}"), gated(gate), name="m")
+    first = server.submit("m", {"IN": ones(8)})
+    gate.wait_entered()
+    pair = [
+        Submission("m", -1, {"IN": ones()}, RequestOptions(), lambda *_: None) for _ in range(2)
+    ]
+    server.engine.dispatcher.submit_many(pair, lambda completion: completion.defer(hold))
+    gate.open()
+    first.result(WAIT_S)
+    waited(held)
+    future = server.submit("m", {"IN": ones()})
+    try:
+        server.close(timeout_s=0.01)
+        assert isinstance(future.exception(0), EngineStoppedError)
+    finally:
+        goes_on.set()
+
+
+class Echo(BackendInstance):
+    def execute(self, requests, timer):
+        return [Response({"OUT": request.inputs["IN"]}) for request in requests]
+
+
+class UnclosableBackend(Backend):
+    name = "unclosable"
+
+    def create_instance(self, context):
+        return Echo()
+
+    def close(self):
+        raise OSError("no such file")
+
+
+def test_a_backend_that_cannot_be_closed_is_unloaded(server: Server, monkeypatch, caplog):
+    monkeypatch.setitem(entries.CORE["backends"], "unclosable", f"{__name__}:UnclosableBackend")
+    server.load(echo(backend="unclosable"), object(), name="m")
+    assert server.infer("m", {"IN": row(3)})["OUT"][0, 0] == 3
+    assert server.unload("m", timeout_s=WAIT_S)
+    assert "no such file" in caplog.text
+
+
+def test_the_end_of_an_ensemble_is_logged_once(server: Server, caplog):
+    server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    step = ("m", {"IN": "X"}, {"OUT": "Y"})
+    text = ensemble_text(step, inputs={"X": "FP32[4]"}, outputs={"Y": "FP32[4]"})
+    server.load(text, name="e")
+    caplog.set_level("INFO", "nbtriton")
+    assert server.unload("e", timeout_s=WAIT_S)
+    server.close()
+    ends = [text for text in caplog.messages if "unloaded 'e'" in text]
+    assert ends == ["successfully unloaded 'e' version 1"]
 
 
 # -- closed from the inside --------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from nbtriton.common.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from nbtriton.runtime.engine import InferenceFuture, Server, Submission
+from nbtriton.runtime.engine import InferenceFuture, Server, Submission, TraceSample
 from nbtriton.runtime.engine.core.execution import BatchCompletion
 from tests.engine.support import (
     WAIT_S,
@@ -37,6 +37,7 @@ from tests.engine.support import (
     streaming,
     waited,
 )
+from tests.until import until
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 
@@ -54,6 +55,35 @@ def test_result_waits_and_gives_up(server: Server, gate: Gate):
     assert future.done()
     assert future.exception() is None
     assert future.result() is future.result()
+
+
+def test_a_wait_that_gave_up_leaves_nothing_behind(server: Server, gate: Gate):
+    """Who asks again and again would fill the memory, and hold the thread that answers."""
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    before = len(future._then)
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            future.result(timeout=0)
+    assert len(future._then) == before
+    gate.open()
+    future.result(WAIT_S)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e30])
+def test_any_thread_may_wait_for_longer_than_clocks_count(
+    server: Server, gate: Gate, timeout: float
+):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    before = len(future._then)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(future.result, timeout)
+        assert until(lambda: waiting.done() or len(future._then) > before)
+        gate.open()
+        assert waiting.result(WAIT_S)["OUT"].shape == (1, 4)
 
 
 def test_an_error_is_raised_by_result_and_returned_by_exception(server: Server):
@@ -135,6 +165,66 @@ def test_a_callback_that_raises_harms_no_request(server: Server, caplog):
     waited(done)
     assert server.infer("m", {"IN": row(4)})["OUT"][0, 0] == 4
     assert "a caller's mistake" in caplog.text
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("way", ["on_response", "done callback"])
+def test_what_a_callback_raises_costs_no_other_request_its_answer(
+    server: Server, gate: Gate, caplog, way: str, error: type[BaseException]
+):
+    """Neither another one of its batch nor another callback; `sys.exit` is for the main thread."""
+    server.load(echo("dynamic_batching {}"), gated(gate), name="m")
+    busy = server.submit("m", {"IN": ones(8)})
+    gate.wait_entered()
+
+    def leave(*_: object) -> None:
+        raise error("of a callback")
+
+    called = threading.Event()
+    first = server.submit("m", {"IN": ones()}, on_response=leave if way == "on_response" else None)
+    if way != "on_response":
+        first.add_done_callback(leave)
+    first.add_done_callback(lambda _: called.set())
+    second = server.submit("m", {"IN": ones()})
+    gate.open()
+    assert second.result(WAIT_S).timing.batch_size == 2
+    assert first.result(WAIT_S).timing.batch_size == 2
+    waited(called)
+    busy.result(WAIT_S)
+    assert "of a callback" in caplog.text
+
+
+def test_a_trace_that_is_not_taken_costs_no_request_its_answer(server: Server, gate: Gate, caplog):
+    """Such as a full disk."""
+
+    def lose(_: TraceSample) -> None:
+        raise ValueError("no room for it")
+
+    server.load(echo("dynamic_batching {}"), gated(gate), name="m")
+    busy = server.submit("m", {"IN": ones(8)})
+    gate.wait_entered()
+    trace = TraceSample(frozenset({"TIMESTAMPS"}), lose).begin()
+    traced = server.submit("m", {"IN": ones()}, trace=trace)
+    other = server.submit("m", {"IN": ones()})
+    gate.open()
+    for future in (busy, traced, other):
+        future.result(WAIT_S)
+    assert "no room for it" in caplog.text
+
+
+def test_tensors_that_cannot_be_copied_are_not_in_the_trace(server: Server, caplog):
+    """As where their copies have no room: the request is answered."""
+
+    class Unreadable(dict):
+        def items(self):
+            raise MemoryError("no room for the copies")
+
+    sample = TraceSample(frozenset({"TENSORS"}), lambda _: None)
+    trace = sample.begin()
+    trace.tensors("TENSOR_BACKEND_OUTPUT", Unreadable())
+    trace.tensors("TENSOR_BACKEND_OUTPUT", {"OUT": ones()})
+    assert [activity.tensor for activity in trace.activities] == ["OUT"]
+    assert "no room for the copies" in caplog.text
 
 
 def test_a_callback_may_send_the_next_request(server: Server):

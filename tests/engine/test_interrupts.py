@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nbtriton.common.errors import CancelledError, InternalError
+from nbtriton.common.errors import CancelledError, EngineStoppedError, InternalError
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.interrupts import INTERRUPTS, interrupts_deferred
 from tests.children import run_python
@@ -250,6 +250,41 @@ def test_an_interrupted_wait_for_an_unload_unloads(server: Server, gate: Gate):
 
 
 # -- deferring itself --------------------------------------------------------------------------------
+
+
+def test_an_interrupted_close_answers_what_runs(server: Server, gate: Gate):
+    server.load(echo(), gated(gate), name="m")
+    future = server.submit("m", {"IN": ones()})
+    gate.wait_entered()
+    with interrupted(lambda: until(lambda: server.engine.registry.closed is not None)):
+        server.close(timeout_s=10 * WAIT_S)
+    assert isinstance(future.exception(0), EngineStoppedError)
+
+
+@pytest.mark.parametrize("way", ["refusal", "cancellation"])
+def test_an_interrupt_in_a_callback_is_raised_and_the_engine_goes_on(
+    server: Server, gate: Gate, way: str, caplog
+):
+    """A callback of the main thread's own: what is raised in it may not cost others their answers."""
+
+    def press(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    queue = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+    server.load(echo(queue), gated(gate), name="m")
+    busy = server.submit("m", {"IN": ones(8)})
+    gate.wait_entered()
+    waits = server.submit("m", {"IN": ones()}, request_id="waits")
+    with pytest.raises(KeyboardInterrupt):
+        if way == "refusal":
+            server.submit("m", {"IN": ones()}, on_response=press)
+        else:
+            waits.add_done_callback(press)
+            waits.cancel()
+    gate.open()
+    busy.result(WAIT_S)
+    assert server.unload("m", timeout_s=WAIT_S), "no request is counted as inside for ever"
+    assert (["waits"] in gate.batches) is (way == "refusal")
 
 
 def test_a_deferred_interrupt_is_raised_at_the_end():

@@ -1,5 +1,7 @@
 """The mailbox of a state that one thread at a time may touch."""
 
+# ruff: noqa: N803 - a model function names its tensors
+
 from __future__ import annotations
 
 import threading
@@ -9,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbtriton import compiled
+from nbtriton.runtime.engine import InferenceFuture, Server
+from nbtriton.runtime.engine.core.history import ModelHistory
 from nbtriton.runtime.engine.core.runtime import Mailbox
-from tests.engine.support import WAIT_S, waited
+from tests.engine.support import WAIT_S, echo, ones, waited
 
 
 @given(st.lists(st.sampled_from(["post", "acquire", "pop", "release", "next"]), max_size=40))
@@ -128,3 +133,35 @@ def test_threads_at_once_lose_no_message_and_handle_one_at_a_time() -> None:
     assert not mailbox.messages
     for number in range(4):
         assert [n for thread, n in found if thread == number] == list(range(2000))
+
+
+@pytest.mark.skipif(compiled, reason="a compiled class has no subclass of Python's")
+def test_what_comes_as_the_batcher_is_released_does_not_wait_for_a_callback(server: Server):
+    """The callback of a refused request waits for it."""
+    others: list[InferenceFuture] = []
+    heard: list[object] = []
+
+    def send() -> None:
+        options = {"sequence_id": 8, "sequence_start": True, "sequence_end": True}
+        others.append(server.submit("m", {"IN": ones()}, **options))
+
+    class Meanwhile(ModelHistory):
+        def note_depth(self, now_ns: int, depth: int) -> None:
+            armed = self.depth == -1
+            super().note_depth(now_ns, depth)
+            if armed:  # between the last look at the mailbox and the release
+                sender = threading.Thread(target=send)
+                sender.start()
+                sender.join(WAIT_S)
+
+    server.load(echo("sequence_batching {}"), lambda IN: {"OUT": IN}, name="m")
+    history = Meanwhile("m", 1, 8)
+    server.engine.registry.resolve("m").history = history
+    history.depth = -1
+    server.submit(
+        "m",
+        {"IN": ones()},
+        sequence_id=7,  # which has not begun
+        on_response=lambda response, final: heard.append(others[0].result(WAIT_S)["OUT"].shape),
+    )
+    assert heard == [(1, 4)]

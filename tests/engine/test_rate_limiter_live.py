@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from nbtriton.common.errors import InvalidArgumentError, LoadError
+from nbtriton.common.errors import EngineStoppedError, InvalidArgumentError, LoadError
 from nbtriton.runtime.engine import Server
 
 X = np.ones((1, 1), np.float32)
@@ -88,6 +88,20 @@ def test_R3_a_larger_need_elsewhere_makes_room_for_both():
         gated.permits.release(2)
         for future in futures:
             future.result(30)
+
+
+def test_close_answers_a_batch_that_waits_for_the_resources_of_another_model():
+    gated = Gated()
+    with Server(rate_limit="execution_count") as server:
+        for name in ("holds", "waits"):
+            server.load(config(3), gated.model(), name=name)
+        holds = server.submit("holds", {"IN": X})
+        assert gated.inside.acquire(timeout=60)
+        waits = server.submit("waits", {"IN": X})
+        server.close(timeout_s=0.01)
+        for future in (holds, waits):
+            assert isinstance(future.exception(0), EngineStoppedError)
+        gated.permits.release(2)
 
 
 def test_R4_V92_an_explicit_limit_that_is_too_small_refuses_the_load():

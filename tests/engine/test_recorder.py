@@ -25,9 +25,21 @@ from tests.until import until
 BATCHING = echo("dynamic_batching {}")
 
 
+def same_values(IN):  # noqa: N803 - a model function names its tensors
+    return {"OUT": IN}
+
+
 @pytest.fixture
 def same() -> type:
     return gated(Gate(is_open=True))
+
+
+def test_a_change_counts_the_instances_of_all_gpus():
+    with Server(gpus="simulated:2") as server:
+        server.load(echo("instance_group { count: 2 kind: KIND_GPU }"), same_values, name="m")
+        (model,) = server.history().models
+        assert len(model.model.instances) == 4
+        assert model.changes[0].summary == "loaded: 4 instances, max_batch_size 8"
 
 
 def test_a_request_alone_is_kept_with_its_times_and_its_batch(server: Server, same):
@@ -305,6 +317,22 @@ def test_no_batch_is_missing_while_its_runtime_ends():
 
 
 # -- DataFrames ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["request", "batch"])
+def test_what_is_answered_while_events_are_read_is_one_of_them(gate: Gate, by: str):
+    class Answering(Server):
+        def requests(self, *arguments, **options):
+            found = super().requests(*arguments, **options)
+            gate.open()
+            future.result(WAIT_S)
+            return found
+
+    with Answering(gpus=()) as server:
+        server.load(echo(), gated(gate), name="m")
+        future = server.submit("m", {"IN": ones()})
+        gate.wait_entered()
+        assert len(events(server, by=by)) == 1
 
 
 def test_events_are_a_frame_of_what_happened_in_order(server: Server, same):

@@ -49,7 +49,7 @@ class EnsemblePair:
         self.failed = False
         self.done = False
         self.iterations = {0: _Iteration(set(plan.inputs), kept=set(plan.inputs))}
-        assert set(plan.needed(frozenset(requested))) == self.needed
+        assert set(plan.route(frozenset(requested)).steps) == self.needed
         self._check(0, self.run.start())
 
     def _needed(self) -> set[int]:

@@ -93,7 +93,7 @@ def test_E3_two_readers_start_together_if_only_one_shares_a_tensor():
 )
 def test_E4_only_steps_that_the_requested_outputs_need_run(requested, steps):
     pair = example(requested)
-    assert pair.plan.needed(frozenset(pair.requested)) == steps
+    assert pair.plan.route(frozenset(pair.requested)).steps == steps
     answer(pair, 0)
     assert running(pair) == list(steps[1:])
 

@@ -217,6 +217,17 @@ def test_PB92_the_sequences_of_a_lost_instance_end(strategy):
 
 
 @BOTH
+def test_a_retired_instance_whose_process_ends_is_not_suspended(strategy):
+    """It is told of a loss while it leaves."""
+    clock = SequenceClock(1, instances=2, strategy=strategy)
+    clock.remove_instance(0, 1)
+    clock.suspend(1, 1)
+    clock.arrive(2, "a1", "SE")
+    clock.run()
+    assert (clock.retired, clock.suspended, clock.batches) == ([(0, 1)], [], ["a1"])
+
+
+@BOTH
 def test_new_sequences_are_for_the_other_instances_until_a_lost_one_is_resumed(strategy):
     clock = SequenceClock(1, instances=2, strategy=strategy)
     clock.suspend(0, 0)

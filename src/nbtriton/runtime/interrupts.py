@@ -15,6 +15,7 @@ in slices would not see a Ctrl-C that came between two of them.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 
@@ -116,6 +117,11 @@ class InterruptState:
             else:
                 self._pass_on(None)
 
+    def keep(self, error: BaseException) -> None:
+        """Keep an interrupt that a caller's callback has raised, where interrupts are deferred."""
+        if isinstance(error, KeyboardInterrupt) and get_ident() == self.main:
+            self.pending = True
+
     def flush(self) -> None:
         """Raise the interrupt that was kept, if interrupts are allowed."""
         if self.pending and self.depth == 0:
@@ -191,7 +197,7 @@ def wait_in_slices(wait: Callable[[float], bool], timeout_s: float | None) -> bo
         Forever if None.
     """
     if get_ident() != INTERRUPTS.main:
-        return wait(threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
+        return wait(min(math.inf if timeout_s is None else timeout_s, threading.TIMEOUT_MAX))
     deadline = None if timeout_s is None else monotonic() + timeout_s
     while True:
         left = _SLICE_S if deadline is None else deadline - monotonic()

@@ -30,7 +30,6 @@ class BatchStrategy(Protocol):
         TritonError
             The request at the head is rejected with it.
         """
-        ...
 
     def include(self, state: Any, ticket: Ticket) -> bool:
         """Return whether the ticket may join; if so, update the state.
@@ -40,11 +39,9 @@ class BatchStrategy(Protocol):
         TritonError
             The ticket is rejected with it.
         """
-        ...
 
     def finalize(self, state: Any) -> None:
         """Release the state of a batch, whether formed or abandoned. Must not raise."""
-        ...
 
 
 def batch_state(strategy: BatchStrategy, tickets: Sequence[Ticket]) -> object:

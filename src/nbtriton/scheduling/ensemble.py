@@ -94,12 +94,8 @@ class EnsemblePlan:
         self.tensors = self.inputs.union(self.outputs, *self.step_inputs, *self.step_outputs)
         self._routes: dict[frozenset[str], _Route] = {}
 
-    def needed(self, requested: frozenset[str]) -> tuple[int, ...]:
-        """Return the steps that these outputs need, transitively (pruning, E4)."""
-        return self.route(requested).steps
-
     def route(self, requested: frozenset[str]) -> _Route:
-        """Return the route of these outputs; computed once."""
+        """Return the route of these outputs, with the steps that they need (pruning, E4); computed once."""
         route = self._routes.get(requested)
         if route is None:
             route = self._routes[requested] = _Route(self, requested)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
+from itertools import chain
 
 from nbtriton.scheduling.batcher import Batcher
 from nbtriton.scheduling.heaps import FreeSlots, TimerQueue
@@ -206,7 +207,7 @@ class SequenceBatcher:
         The model's state for them is lost: their waiting requests are rejected with this error, and
         later ones need START.
         """
-        if instance in self._lost or instance in self._suspended:
+        if instance in self._lost or instance in self._suspended or instance not in self._rows:
             return []
         out: list[Decision] = []
         suspended: list[Decision] = []
@@ -222,11 +223,7 @@ class SequenceBatcher:
             self._idle.remove(instance)
             self._waits.pop(instance, None)
             suspended = [self._suspend(instance)]
-        for sequence in self._rows[instance]:
-            if sequence is not None:
-                out += self._reject_waiting(sequence, status, message, "lost")
-                self._end(sequence)
-                self._free_if_done(sequence)
+        out += self._end_all(self._rows[instance], status, message, "lost")
         return self._advance(now, out + suspended)
 
     def resume(self, now: int, instance: int) -> list[Decision]:
@@ -261,12 +258,8 @@ class SequenceBatcher:
         ]
         for rejection in rejected:
             self._complete(rejection.ticket)
-        rows = self._rows.values()
-        placed = [sequence for row in rows for sequence in row if sequence is not None]
-        for sequence in (*placed, *self._backlog):
-            rejected += self._reject_waiting(sequence, status, message, "stopped")
-            self._end(sequence)
-            self._free_if_done(sequence)
+        placed = chain(*self._rows.values(), self._backlog)
+        rejected += self._end_all([*placed], status, message, "stopped")
         self._backlog.clear()
         self._waits.clear()
         return [*rejected, *self._retire_instances()]
@@ -462,6 +455,17 @@ class SequenceBatcher:
         return [
             self._reject(waiting.popleft(), status, message, reason) for _ in range(len(waiting))
         ]
+
+    def _end_all(
+        self, sequences: Sequence[_Sequence | None], status: str, message: str, reason: str
+    ) -> list[RejectTicket]:
+        """End sequences, and reject what waits in them."""
+        rejected: list[RejectTicket] = []
+        for sequence in [one for one in sequences if one is not None]:
+            rejected += self._reject_waiting(sequence, status, message, reason)
+            self._end(sequence)
+            self._free_if_done(sequence)
+        return rejected
 
     def _invalid(self, ticket: Ticket, rule: str, which: str = "") -> RejectTicket:
         """Reject a request that breaks a rule of sequences."""

@@ -33,11 +33,9 @@ class ModelRepository(Protocol):
 
     def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Load a model; ``config`` and ``file:<path>`` replace the repository's."""
-        ...
 
     def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Unload a model; ``unload_dependents``."""
-        ...
 
 
 class ModelServer:
@@ -223,8 +221,10 @@ class Engine:
     def close(self, *, timeout_s: float) -> None:
         """Unload all models and end all threads; see `nbtriton.Server.close`."""
         if not self.in_parent:
-            self.lifecycle.close(timeout_s=timeout_s)
-            self.dispatcher.close()
+            try:
+                self.lifecycle.close(timeout_s=timeout_s)
+            finally:  # after Ctrl-C too
+                self.dispatcher.close()
 
     def in_child(self) -> None:
         """Become a substitute for a server whose threads are in the parent process."""

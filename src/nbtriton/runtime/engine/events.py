@@ -62,13 +62,16 @@ def events(server: Server, model: str = "", *, by: str = "event") -> pd.DataFram
         )
     with needed("a table of events"):
         import pandas as pd  # noqa: F401
-    batches: Sequence[BatchRecord] = server.batches(model)
+    # First: what ends meanwhile is then found twice, otherwise not at all.
+    in_flight = [one for one in server.in_flight() if model in ("", one.model)]
     requests: Sequence[RequestRecord] = server.requests(model)
-    in_flight = server.in_flight(model)
+    batches: Sequence[BatchRecord] = server.batches(model)
     numbers = {request.number for request in requests}
+    ended = {(batch.instance, batch.start_ns) for batch in batches}
     requests = [*requests, *(one for one in in_flight if one.number not in numbers)]
     running = dict.fromkeys(one.batch for one in in_flight if one.batch is not None)
-    batches = [*batches, *(batch for batch in running if not batch.end_ns)]
+    unended = [one for one in running if not one.end_ns]
+    batches = [*batches, *(one for one in unended if (one.instance, one.start_ns) not in ended)]
     since = min(
         [*(request.arrival_ns for request in requests), *(batch.formed_ns for batch in batches)],
         default=0,

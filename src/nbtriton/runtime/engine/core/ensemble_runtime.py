@@ -72,13 +72,17 @@ from nbtriton.runtime.engine.core.ensemble_steps import (
     StepGate,
     Turn,
     adapt,
-    as_triton_error,
     completed,
     placed,
     sequence_mark,
 )
 from nbtriton.runtime.engine.core.execution import BatchCompletion, Completion, StepTimes, now_ns
-from nbtriton.runtime.engine.core.request import BARE_FINAL, InferenceRequest, ResponseSink
+from nbtriton.runtime.engine.core.request import (
+    BARE_FINAL,
+    InferenceRequest,
+    ResponseSink,
+    as_triton_error,
+)
 from nbtriton.runtime.engine.core.runtime import Mailbox, Runtime
 from nbtriton.runtime.engine.core.scheduler_settings import ensemble_plan
 from nbtriton.runtime.engine.core.snapshot import ModelSnapshot
@@ -257,7 +261,7 @@ class EnsembleExecution(ResponseSink):
         try:
             accepted: bool | TritonError = runtime.submit(sub, completion)
         except Exception as error:
-            accepted = as_triton_error(error)
+            accepted = as_triton_error(error, self.ensemble.name)
         if accepted is not True:
             self.handle_refusal(sub, accepted, completion)
 
@@ -280,7 +284,7 @@ class EnsembleExecution(ResponseSink):
         """End a step that could not be submitted, and fail the request."""
         with self._lock:
             done = self._finished(iteration)
-        self._fail(as_triton_error(error), completion)
+        self._fail(as_triton_error(error, self.ensemble.name), completion)
         if done:
             self._conclude(completion)
         if self.ensemble.gates:
@@ -390,7 +394,7 @@ class EnsembleExecution(ResponseSink):
             if advance.starts:
                 ready = self._ready(advance.starts, iteration)
         except Exception as raised:
-            failure = as_triton_error(raised)
+            failure = as_triton_error(raised, self.ensemble.name)
             for _ in advance.starts:  # they are never started
                 done = self._finished(iteration)
         if advance.over:
@@ -688,8 +692,8 @@ class EnsembleRuntime(Runtime):
     def drain(self) -> None:
         """Accept no more requests; those in flight continue."""
         with self._lock:
+            done = not (self._draining or self._executions)
             self._draining = True
-            done = not self._executions
         self.members_changed()
         if done:
             self._end()
@@ -698,12 +702,6 @@ class EnsembleRuntime(Runtime):
         self.end_record()
         self.log_unloaded()
         self._drained.set()
-
-    def fail_pending(self, reason: str) -> None:
-        """Do nothing: requests wait in the queues of their steps."""
-
-    def fail_running(self, reason: str) -> None:
-        """Do nothing: the versions of the steps answer."""
 
     def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until no request is in flight; False if time ran out."""

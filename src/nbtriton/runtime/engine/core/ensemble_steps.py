@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +12,11 @@ import numpy as np
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.place import wait_for_outputs
-from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.model.tensors import Array
 from nbtriton.runtime.engine.core.execution import Completion
 from nbtriton.runtime.engine.core.faults import fits, hash_order
-from nbtriton.runtime.engine.core.request import InferenceRequest
+from nbtriton.runtime.engine.core.request import InferenceRequest, as_triton_error
 from nbtriton.runtime.engine.core.runtime import ModelSignature, Runtime
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, EnsemblePlan
 
@@ -219,8 +218,6 @@ class StepGate:
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray
 
-_log = logging.getLogger("nbtriton.runtime.engine")
-
 # Sequence id and flags.
 SequenceMark = tuple[int | str, int]
 
@@ -238,7 +235,7 @@ def completed(response: Response, request: InferenceRequest) -> Response:
     try:
         wait_for_outputs(response.outputs.values())
     except Exception as raised:
-        return Response(error=as_triton_error(raised))
+        return Response(error=as_triton_error(raised, request.model_name))
     return response
 
 
@@ -247,14 +244,6 @@ def placed(error: TritonError, ensemble: str) -> TritonError:
     found = error.again()
     found.args = (f"in ensemble '{ensemble}', {error.message}",)
     return found
-
-
-def as_triton_error(error: Exception) -> TritonError:
-    """Return an error as one of Triton's; an unexpected one is logged."""
-    if isinstance(error, TritonError):
-        return error
-    _log.error("a step of an ensemble", exc_info=error)
-    return InternalError(f"{type(error).__name__}: {error}")
 
 
 def sequence_mark(parameters: Mapping[str, bool | int | str]) -> SequenceMark | None:

@@ -408,14 +408,8 @@ class InferenceResult(Mapping[str, Array]):
     """
 
     __slots__ = (
-        "_kind",
-        "_outputs",
-        "_timing",
-        "model_name",
-        "model_version",
-        "parameters",
-        "request_id",
-    )
+        "_kind", "_outputs", "_timing", "model_name", "model_version", "parameters", "request_id",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -538,7 +532,6 @@ def _place(array: Array) -> str:
 # cancelled it, anything else, it waited too long.
 FAILURES: Final = ("BACKEND", "CANCELED", "OTHER", "REJECTED")
 
-_COMPUTE = ("compute_input", "compute_infer", "compute_output")
 # At most this many executions are noted until they are added up: some 50 us at once.
 _NOTED: Final = 100
 
@@ -599,36 +592,6 @@ class Statistics:
         self._noted_steps: list[StepTimes] = []
         # The recorder's history, which keeps every execution that was added up.
         self.batches: deque[Execution] | None = None
-
-    @property
-    def ns(self) -> dict[str, int]:
-        """Nanoseconds by field of Triton's inference statistics."""
-        with self._lock:
-            self._flush()
-            return self._durations()
-
-    def _counts(self) -> dict[str, int]:
-        answered = self._executed + self._hits
-        return {
-            "success": answered,
-            "fail": sum(self.failures.values()),
-            "queue": answered,
-            **dict.fromkeys(_COMPUTE, self._executed),
-            "cache_hit": self._hits,
-            "cache_miss": self._misses,
-        }
-
-    def _durations(self) -> dict[str, int]:
-        return {
-            "success": self._success_ns,
-            "fail": self._fail_ns,
-            "queue": self._queue_ns,
-            "compute_input": self._input_ns,
-            "compute_infer": self._infer_ns,
-            "compute_output": self._output_ns,
-            "cache_hit": self._hit_ns,
-            "cache_miss": self._miss_ns,
-        }
 
     def record_execution(self, execution: Execution) -> None:
         """Record the end of a call of execute that reached the model."""
@@ -755,7 +718,17 @@ class Statistics:
         """Return the entry that Triton's statistics endpoint gives for this version."""
         with self._lock:
             self._flush()
-            counts, ns = self._counts(), self._durations()
+            executed, answered = self._executed, self._executed + self._hits
+            fields = {
+                "success": (answered, self._success_ns),
+                "fail": (sum(self.failures.values()), self._fail_ns),
+                "queue": (answered, self._queue_ns),
+                "compute_input": (executed, self._input_ns),
+                "compute_infer": (executed, self._infer_ns),
+                "compute_output": (executed, self._output_ns),
+                "cache_hit": (self._hits, self._hit_ns),
+                "cache_miss": (self._misses, self._miss_ns),
+            }
             if self._shown_ns != self._last_ns:
                 self._shown_ns = self._last_ns
                 self._last_ms = (time_ns() - now_ns() + self._last_ns) // 1_000_000
@@ -766,7 +739,7 @@ class Statistics:
                 "inference_count": self._inferences,
                 "execution_count": self._executions,
                 "inference_stats": {
-                    field: {"count": counts[field], "ns": ns[field]} for field in counts
+                    field: {"count": count, "ns": ns} for field, (count, ns) in fields.items()
                 },
                 "response_stats": {},
                 "batch_stats": [

@@ -7,6 +7,7 @@ import os
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,7 @@ from nbtriton.runtime.engine.core.execution import InferenceResult
 from nbtriton.runtime.engine.core.threads import this_thread
 from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS, Call
 from nbtriton.runtime.interrupts import (
+    INTERRUPTS,
     interrupts_allowed,
     interrupts_deferred,
     wait_in_slices,
@@ -228,12 +230,18 @@ class InferenceFuture:
     def _wait(self, timeout: float | None) -> None:
         lock = allocate_lock()
         lock.acquire()
+
+        def waiter(_: InferenceFuture) -> None:
+            lock.release()
+
         # Waiters come before callbacks, which may be slow.
-        self._then.insert(1, lambda _: lock.release())
+        self._then.insert(1, waiter)
         if self._done:  # answered in the meantime
             return
         limit_s = None if timeout is None else max(0.0, timeout)
         if not self._wait_for(partial(lock.acquire, True), limit_s):
+            with suppress(ValueError):  # answered just now
+                self._then.remove(waiter)
             raise TimeoutError(f"no answer within {timeout} s")
 
     def _wait_for(self, wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
@@ -263,8 +271,12 @@ class InferenceFuture:
         self._error = error
         self._done = True
         self._request = None
-        if self._then:
-            self._call_back()
+        while self._then:
+            try:
+                self._call_back()
+            except BaseException as raised:  # such as SystemExit: others wait for this thread
+                INTERRUPTS.keep(raised)
+                _log.exception("a done callback of an inference request raised")
         return True
 
     def _call_back(self) -> None:

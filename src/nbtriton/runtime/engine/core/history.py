@@ -293,10 +293,8 @@ _Counts = tuple[int, int, int, int, int, int]
 
 
 def _sum(one: _Counts, other: _Counts) -> _Counts:
-    return (
-        one[0] + other[0], one[1] + other[1], one[2] + other[2],
-        one[3] + other[3], one[4] + other[4], one[5] + other[5],
-    )  # fmt: skip
+    a, b, c, d, e, f = [x + y for x, y in zip(one, other, strict=True)]
+    return a, b, c, d, e, f
 
 
 class Recorder:
@@ -319,7 +317,9 @@ class Recorder:
             found = self._histories.get((name, version))
             if found is None:
                 if len(self._histories) >= _MODELS:
-                    self._drop_oldest()
+                    ended = [key for key, one in self._histories.items() if not one.is_attached]
+                    for key in ended[:1]:
+                        del self._histories[key]
                 found = self._histories[name, version] = ModelHistory(name, version, self.capacity)
             return found
 
@@ -338,9 +338,3 @@ class Recorder:
         with self._lock:
             for key in [key for key in self._histories if key[0] == name]:
                 del self._histories[key]
-
-    def _drop_oldest(self) -> None:
-        for key, history in list(self._histories.items()):
-            if not history.is_attached:
-                del self._histories[key]
-                return

@@ -24,20 +24,15 @@ from nbtriton.runtime.engine.core.execution import (
     now_ns,
 )
 from nbtriton.runtime.engine.core.history import Meter
-from nbtriton.runtime.engine.core.request import InferenceRequest
+from nbtriton.runtime.engine.core.request import InferenceRequest, as_triton_error
 from nbtriton.runtime.engine.core.responding import ResponseThread
-from nbtriton.runtime.engine.core.runtime import Runtime
+from nbtriton.runtime.engine.core.runtime import EventKind, Runtime
 from nbtriton.runtime.engine.core.sequence_tensors import SequenceTensors
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
 from nbtriton.runtime.engine.core.threads import EngineThread, engine_thread
 from nbtriton.runtime.engine.core.warmup import warm_up
 from nbtriton.runtime.interrupts import INTERRUPTS, wait_in_slices
-from nbtriton.runtime.workers.supervisor import (
-    RestartPolicy,
-    RestartState,
-    Supervisor,
-    restart_policy,
-)
+from nbtriton.runtime.workers.supervisor import RestartPolicy, Supervisor, restart_policy
 from nbtriton.scheduling import RunBatch
 
 _log = logging.getLogger("nbtriton.runtime.engine")
@@ -59,6 +54,7 @@ class Recovery:
 
     Attributes
     ----------
+    supervisor : Supervisor
     wanted : bool
         It is lost and will be restarted.
     restarting : bool
@@ -69,21 +65,12 @@ class Recovery:
 
     def __init__(self, name: str, policy: RestartPolicy) -> None:
         self._name = name
-        self._supervisor = Supervisor(policy)
+        self.supervisor = Supervisor(policy)
         self._cause = ""
         self._stopped = threading.Event()
         self.wanted = False
         self.restarting = False
         self.down = False
-
-    @property
-    def state(self) -> RestartState:
-        """Return its description for the status."""
-        return self._supervisor.state
-
-    def started(self, now: int) -> None:
-        """Handle that the instance runs."""
-        self._supervisor.started(now)
 
     def lost(self, cause: str) -> None:
         """Handle a loss, on any thread."""
@@ -102,7 +89,7 @@ class Recovery:
         while self.wanted and not self.down:
             if self._stopped.is_set():
                 return False
-            due = self._supervisor.ended(now_ns(), self._cause)
+            due = self.supervisor.ended(now_ns(), self._cause)
             if due is None:
                 self.down, self.wanted = True, False
                 _log.error("%s is not restarted any more: %s", self._name, self._cause)
@@ -119,7 +106,7 @@ class Recovery:
             except BaseException as error:  # also SystemExit from a model's initialize
                 self.lost(f"{type(error).__name__}: {error}")
             else:
-                self._supervisor.started(now_ns())
+                self.supervisor.started(now_ns())
             finally:
                 self.restarting = False
         return not self.down
@@ -168,20 +155,12 @@ class InstanceOwner(Runtime):
         """Sample the interpreter between two executions of an instance; return the time of the next sample."""
 
     @abstractmethod
-    def suspend(self, instance: int) -> None:
-        """Give a lost instance no more batches; it recovers once it executes none."""
+    def tell(self, kind: int, instance: int) -> None:
+        """Suspend a lost instance, which recovers once it executes no batch, resume it or give it up: an `EventKind`."""
 
     @abstractmethod
     def suspend_later(self, instance: int) -> None:
         """Suspend a lost instance, on another thread than this one."""
-
-    @abstractmethod
-    def resume(self, instance: int) -> None:
-        """Give batches to a recovered instance again."""
-
-    @abstractmethod
-    def give_up(self, instance: int) -> None:
-        """Handle an instance that will not recover."""
 
 
 class Instance(Executor):
@@ -248,7 +227,8 @@ class Instance(Executor):
         return self._error
 
     def put(self, run: RunBatch) -> None:
-        """Hand a batch to the thread."""
+        """Hand a batch to the thread; until that begins, `close` finds its requests here."""
+        self.running = run.tickets  # type: ignore[assignment]
         self._batches.put(run)
 
     def stop(self) -> None:
@@ -301,7 +281,7 @@ class Instance(Executor):
             self._batch_size,
             self.meter.executions,
             self.meter.busy_ns,
-            self.recovery.state,
+            self.recovery.supervisor.state,
             self._simulated,
             None if model is None else model.placement(),
         )
@@ -343,14 +323,11 @@ class Instance(Executor):
                 raise InternalError(
                     f"'{self.name}' gave {len(responses)} responses to {len(requests)} requests"
                 )
-        except TritonError as raised:
-            # Without the engine's frames, which refer to the batch; the cause has the model's own frames.
-            error = raised.with_traceback(None)
-            if self.recovery.wanted:  # before it is idle again
-                owner.suspend(self.index)
         except Exception as raised:
-            _log.exception("the backend of %s raised", self.name)
-            error = InternalError(f"{type(raised).__name__}: {raised}")
+            # Without the engine's frames, which refer to the batch; the cause has the model's own frames.
+            error = as_triton_error(raised, self.name).with_traceback(None)
+            if self.recovery.wanted:  # before it is idle again
+                owner.tell(EventKind.SUSPEND, self.index)
         except BaseException:
             error = InternalError(f"the execution of '{self.name}' was interrupted")
             # Ctrl-C is raised in the main thread only: on other threads a library raised it.
@@ -556,7 +533,7 @@ class Instance(Executor):
             self._finalizing = True
             try:
                 self._model.finalize()
-            except Exception:
+            except BaseException:  # also SystemExit
                 _log.exception("finalize of %s raised", self.name)
             # Weights are freed now, not by the garbage collector, which does not see their size; and behind the
             # assignment, as `abandon` may read the attribute meanwhile (rule 12 of docs/compiled.md).
@@ -571,7 +548,7 @@ class Instance(Executor):
             self.readiness = self._model.readiness
             self._executing = Executing((self,), self._model.running)
             warm_up(self._owner, self._context, self._model)
-            self.recovery.started(now_ns())
+            self.recovery.supervisor.started(now_ns())
             self._model.watch(self.lost)
         except BaseException as error:  # also SystemExit from a model's initialize
             self._error = error
@@ -595,7 +572,7 @@ class Instance(Executor):
         if get_ident() != self._own_thread:
             self.put(run)
             return True
-        owner.suspend(self.index)
+        owner.tell(EventKind.SUSPEND, self.index)
         self.recovery.run(self._restart)
         return False
 
@@ -607,11 +584,11 @@ class Instance(Executor):
     def _recover(self) -> None:
         recovery = self.recovery
         if recovery.run(self._restart):
-            self._owner.resume(self.index)
+            self._owner.tell(EventKind.RESUME, self.index)
             if recovery.wanted:  # lost again, before it was resumed
-                self._owner.suspend(self.index)
+                self._owner.tell(EventKind.SUSPEND, self.index)
         elif recovery.down:
-            self._owner.give_up(self.index)
+            self._owner.tell(EventKind.GIVE_UP, self.index)
 
     def _serve(self) -> None:
         while (run := self._batches.get()) is not None:

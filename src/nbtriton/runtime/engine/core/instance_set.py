@@ -173,7 +173,7 @@ class InstanceSet:
     plans : mapping of int to InstancePlan
         Of all of them.
     leaving : list of Instance
-        Instances that updates have removed from the plans; the last of them may still run.
+        Instances that updates have removed from the plans, or made in vain; their threads may still run.
     """
 
     def __init__(
@@ -195,7 +195,6 @@ class InstanceSet:
         self.active = self._new(self.plans, passive=False)
         self.passive = self._new(self.plans, passive=True)
         self.leaving: list[Instance] = []
-        self._removed: list[Instance] = []  # their threads may still run
 
     def all(self) -> dict[int, Instance]:
         """Return the active and the passive instances."""
@@ -224,7 +223,7 @@ class InstanceSet:
         try:
             first = self._create(config, fresh, added)
         except BaseException:
-            self.remove(added.values())
+            self.discard(added.values())
             raise
         if first is not None:
             self.remove(added.values())
@@ -237,7 +236,9 @@ class InstanceSet:
         """Adopt the plans of an update."""
         removed = set(update.removed)
         present = self.all().items()
-        self.leaving = [one for one in self.leaving if not one.join(0)]
+        for one in [*self.leaving]:  # in place: other threads add to it
+            if one.join(0):
+                self.leaving.remove(one)
         self.leaving += [instance for number, instance in present if number in removed]
         kept = {number: plan for number, plan in update.before.items() if number not in removed}
         self.plans = {**kept, **update.plans}
@@ -263,6 +264,11 @@ class InstanceSet:
         """End an active instance that the batcher no longer uses."""
         self.remove([self.active.pop(number)])
 
+    def discard(self, instances: Collection[Instance]) -> None:
+        """End instances that were made in vain."""
+        self.leaving += instances
+        self.remove(instances)
+
     def abandon(self) -> None:
         """Abort the running executions, whose requests have been answered."""
         for instance in self.all().values():
@@ -274,11 +280,10 @@ class InstanceSet:
             instance.stop()
         if self._limiter is not None:
             self._limiter.remove([*instances])
-        self._removed = [one for one in self._removed if not one.join(0)] + [*instances]
 
     def end(self) -> None:
         """End all of them and wait for their threads."""
-        instances = [*self.all().values(), *self._removed]
+        instances = [*self.all().values(), *self.leaving]
         for instance in instances:
             instance.stop()
         for instance in instances:

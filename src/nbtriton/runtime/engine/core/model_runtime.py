@@ -13,9 +13,9 @@ done. So no thread waits for another one to decide, and events are decided one a
 - *As the owner.* Handle the event and all that came meanwhile; note the depth of the queue; enter the batches into
   the order of responses (D12); ask for a wake-up. Nothing here runs a model, a callback or a wait (a custom
   batching strategy is the exception: it is a user's, and keeps the batcher for as long as it takes).
-- *After the release.* Apply the decisions, each of which has an instance or a ticket: give a batch to its instance,
-  answer a refused request, retire an instance. Two threads may apply theirs at the same time. What depends on the
-  order of decisions is therefore done in the first half.
+- *After the release*, once nothing is left in the mailbox. Apply the decisions, each of which has an instance or a
+  ticket: give a batch to its instance, answer a refused request, retire an instance. Two threads may apply theirs at
+  the same time. What depends on the order of decisions is therefore done in the first half.
 
 A batch that runs ends with `free`: the event IDLE, whose decision may be the next batch for that instance. Where
 the thread that submits is one that waits for the answer, it has an `InlineCompletion`, and `_apply` lets it take
@@ -47,10 +47,11 @@ What does not work
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from nbtriton.backends.base import Backend, ModelContext, Response
@@ -74,7 +75,7 @@ from nbtriton.runtime.engine.core.instance_set import (
 )
 from nbtriton.runtime.engine.core.request import InferenceRequest
 from nbtriton.runtime.engine.core.responding import InOrder
-from nbtriton.runtime.engine.core.runtime import Mailbox, summary_of
+from nbtriton.runtime.engine.core.runtime import EventKind, Mailbox, summary_of
 from nbtriton.runtime.engine.core.scheduler_settings import (
     batcher_settings,
     preserves_order,
@@ -96,35 +97,7 @@ from nbtriton.scheduling import (
     SequenceBatcher,
     StageInstance,
     SuspendInstance,
-    Ticket,
 )
-
-
-class EventKind:
-    """Events of a `ModelRuntime`'s mailbox.
-
-    Numbers, so that the compiled core calls the handlers directly. A bound method would be made for
-    each event and called through Python: 800 instructions, twice per step.
-    """
-
-    SUBMIT: Final = 0
-    SUBMIT_MANY: Final = 1
-    IDLE: Final = 2
-    IDLE_IN_SEQUENCE: Final = 3
-    ENDED: Final = 4
-    CANCEL: Final = 5
-    WAKE: Final = 6
-    UPDATE: Final = 7
-    DRAIN: Final = 8
-    FAIL_PENDING: Final = 9
-    REFUSE: Final = 10
-    GRANTED: Final = 11
-    SUSPEND: Final = 12
-    RESUME: Final = 13
-    GIVE_UP: Final = 14
-    LOOK: Final = 15
-    SUBMIT_CANCELLED: Final = 16
-
 
 # Changes are summed up beyond this number.
 MANY_CHANGES: Final = 200
@@ -144,10 +117,9 @@ class InFlight:
         Requests that the model answers later, from a thread of its own.
     """
 
-    __slots__ = ("_count", "changes", "late")
+    __slots__ = ("changes", "late")
 
     def __init__(self) -> None:
-        self._count = 0
         self.changes: list[int] = []
         self.late: set[InferenceRequest] = set()
 
@@ -165,19 +137,18 @@ class InFlight:
         return True
 
     def sum_up(self) -> None:
-        """Sum up the changes."""
+        """Sum up the changes: into the first, in one go, as others count meanwhile."""
         noted = len(self.changes)
-        self._count += sum(self.changes[:noted])
-        del self.changes[:noted]
+        self.changes[:noted] = [sum(self.changes[:noted])]
 
     def is_empty(self) -> bool:
         """Return whether all that were accepted have ended."""
         self.sum_up()
-        return not self._count
+        return not self.changes[0]
 
     def count(self) -> int:
         """Return the number of requests."""
-        return max(0, self._count + sum(self.changes))
+        return max(0, sum(self.changes))
 
 
 # A custom batching strategy may keep the batcher for longer; waiting requests are then not seen.
@@ -185,14 +156,6 @@ _LOOK_S: Final = 0.2
 
 # Why a request that no instance executed counts as failed (T8).
 _FAILURES = {"timeout": "REJECTED", "cancelled": "CANCELED"}
-
-
-class _Look:
-    """A question to the thread that owns the batcher: which requests are waiting."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Ticket] = []
-        self.done = threading.Event()
 
 
 class ModelRuntime(UpdatableRuntime):
@@ -258,7 +221,7 @@ class ModelRuntime(UpdatableRuntime):
             )  # fmt: skip
         self._mailbox: Mailbox[tuple[int, Any]] = Mailbox()
         # Owned like the batcher.
-        self._woken_at: int | None = None
+        self._timers: list[int] = []  # that have not fired; the next one is the last
         self._in_flight = InFlight()
         self._draining = False
         self._finalizer = Finalizer(f"nbtriton-end-{self.name}", self._finalize)
@@ -321,17 +284,17 @@ class ModelRuntime(UpdatableRuntime):
 
     def wait_updated(self) -> None:
         """Wait until the instances that updates have removed are finalized."""
-        for instance in self._instances.leaving:
+        for instance in [*self._instances.leaving]:
             instance.join()
 
     def discard_update(self, update: InstanceUpdate) -> None:
-        self._instances.remove(update.added.values())
+        self._instances.discard(update.added.values())
 
     def drain(self) -> None:
         """Accept no more requests; finish the accepted ones, then finalize on a separate thread."""
         # No request can come after this event: it would be left without an instance.
         self._mailbox.close((EventKind.DRAIN, None))
-        self._process_all(None)
+        self._process_posted(None)
 
     def wait_drained(self, timeout_s: float | None) -> bool:
         """Wait until the instances are finalized; False if time ran out."""
@@ -365,27 +328,22 @@ class ModelRuntime(UpdatableRuntime):
         """
         return isinstance(self._batcher, Batcher) and self._batcher.has_next
 
-    def served(self) -> object:
-        """Return the object that the instances run; see `Backend.served`."""
-        return self.backend.served(self.context)
-
     def fail_pending(self, reason: str) -> None:
         """Answer all waiting requests with UNAVAILABLE."""
         self._post(EventKind.FAIL_PENDING, reason)
 
     def fail_running(self, reason: str) -> None:
-        """Answer all running requests."""
-        # In this order: an execution that ends meanwhile keeps its requests for later before it lets go of them.
-        for request in [*self._instances.running(), *self._in_flight.late]:
+        """Answer all that are left: they run, wait for resources, or are to run again."""
+        for request in self.requests_inside():
             request.fail(EngineStoppedError(reason))
         self._instances.abandon()
 
     def _finalize(self) -> None:
         self._instances.end()
+        self.end_record()
         if self._strategy is not None:
             self._strategy.close()
         self.backend.close()
-        self.end_record()
         self.log_unloaded()
 
     # -- requests --------------------------------------------------------------------------------
@@ -415,15 +373,15 @@ class ModelRuntime(UpdatableRuntime):
         mailbox = self._mailbox
         if not mailbox.messages and mailbox.try_acquire():
             # Without the mailbox. Events posted now, DRAIN too, are handled behind these requests.
-            accepted = not mailbox.closed
-            if accepted:
+            if not mailbox.closed:
                 self._process(kind, requests, completion)
-            else:
-                mailbox.release()
+                return True
+            mailbox.release()
+            accepted = False
         else:
             accepted = mailbox.post_if_open((kind, requests))
         if mailbox.messages:
-            self._process_all(completion)
+            self._process_posted(completion)
         return accepted
 
     def blockers(self, request: InferenceRequest) -> Blockers:
@@ -478,18 +436,12 @@ class ModelRuntime(UpdatableRuntime):
             limiter.finished(instance)
         return len(again)
 
-    def suspend(self, instance: int) -> None:
+    def tell(self, kind: int, instance: int) -> None:
         with interrupts_deferred():  # the main thread may come here from a model's code
-            self._post(EventKind.SUSPEND, instance)
+            self._post(kind, instance)
 
     def suspend_later(self, instance: int) -> None:
         self._clock.call_at(now_ns(), partial(self._post, EventKind.SUSPEND, instance))
-
-    def resume(self, instance: int) -> None:
-        self._post(EventKind.RESUME, instance)
-
-    def give_up(self, instance: int) -> None:
-        self._post(EventKind.GIVE_UP, instance)
 
     def _rank(self, instance: int) -> int:
         assert self._limiter is not None
@@ -521,42 +473,60 @@ class ModelRuntime(UpdatableRuntime):
         mailbox = self._mailbox
         if mailbox.messages or not mailbox.try_acquire():
             mailbox.post((kind, payload))
+            self._process_posted(completion)
         else:
             self._process(kind, payload, completion)
-        if mailbox.messages:
-            self._process_all(completion)
 
-    def _process_all(self, completion: Completion | None) -> None:
+    def _process_posted(self, completion: Completion | None) -> None:
         """Process what was posted, unless another thread does so."""
-        mailbox = self._mailbox
-        while (event := mailbox.acquire_next()) is not None:
+        event = self._mailbox.acquire_next()
+        if event is not None:
             self._process(event[0], event[1], completion)
 
     def _process(self, kind: int, payload: object, completion: Completion | None) -> None:
         """Process an event and all that are posted in the meantime; this thread owns the batcher."""
         mailbox = self._mailbox
-        try:
-            now = now_ns()
-            decisions = self._handle(now, kind, payload)
-            while mailbox.messages and (event := mailbox.pop()) is not None:
+        decisions: list[Decision] = []
+        while True:
+            try:
                 now = now_ns()
-                decisions += self._handle(now, event[0], event[1])
-            waiting = self._batcher.waiting
-            if self.history is not None and waiting != self.history.depth:
-                self.history.note_depth(now, waiting)
-            if self._order is not None:
-                self._order.line_up(decisions)
-            if len(self._in_flight.changes) > MANY_CHANGES:
-                self._in_flight.sum_up()
-            if waiting or self.sequences is not None:  # otherwise there is nothing to wake up for
-                wake = self._batcher.wake_at()
-                if wake is not None and (self._woken_at is None or wake < self._woken_at):
-                    self._woken_at = wake
-                    self._clock.call_at(wake, self._wake)
-        finally:
-            mailbox.release()
+                made = self._handle(now, kind, payload)
+                while mailbox.messages and (event := mailbox.pop()) is not None:
+                    now = now_ns()
+                    made += self._handle(now, event[0], event[1])
+                waiting = self._batcher.waiting
+                if self.history is not None and waiting != self.history.depth:
+                    self.history.note_depth(now, waiting)
+                if self._order is not None:
+                    self._order.line_up(made)
+                if len(self._in_flight.changes) > MANY_CHANGES:
+                    self._in_flight.sum_up()
+                if (
+                    waiting or self.sequences is not None
+                ):  # otherwise there is nothing to wake up for
+                    self._call_back_in_time()
+            finally:
+                mailbox.release()
+            decisions += made
+            # What came just before the release is decided too, and refusals come last: a callback may wait for others.
+            if not mailbox.messages or (event := mailbox.acquire_next()) is None:
+                break
+            kind, payload = event
+        refusals = False
         for decision in decisions:
-            self._apply(decision, completion)
+            refusals = not self._apply(decision, completion) or refusals
+        if refusals:
+            for decision in decisions:
+                if isinstance(decision, RejectTicket):
+                    self._reject(decision, completion)
+
+    def _call_back_in_time(self) -> None:
+        """Set a timer for the batcher, unless another one comes before it."""
+        wake = self._batcher.wake_at()
+        if wake is None or (self._timers and self._timers[-1] <= wake):
+            return
+        if self._clock.call_at(wake, self._wake):
+            self._timers.append(wake)
 
     def _handle(self, now: int, kind: int, payload: Any) -> list[Decision]:
         """Pass an event to the batcher; return its decisions."""
@@ -581,7 +551,8 @@ class ModelRuntime(UpdatableRuntime):
         if kind == EventKind.REFUSE:
             return batcher.cancel(now, payload, formed=True)
         if kind == EventKind.WAKE:
-            self._woken_at = None
+            while self._timers and self._timers[-1] <= now:
+                self._timers.pop()
             return batcher.tick(now)
         if kind == EventKind.UPDATE:
             return self._update(now, payload)
@@ -592,8 +563,7 @@ class ModelRuntime(UpdatableRuntime):
         if kind == EventKind.GIVE_UP:
             return self._give_up()
         if kind == EventKind.LOOK:
-            payload.waiting = batcher.tickets()
-            payload.done.set()
+            payload.put(batcher.tickets())
             return []
         if kind == EventKind.SUBMIT_CANCELLED:
             self._in_flight.changes.append(1)
@@ -617,7 +587,7 @@ class ModelRuntime(UpdatableRuntime):
             decisions += self._batcher.add_instance(now, number)
         for number in removed:
             decisions += self._batcher.remove_instance(now, number)
-        for number, instance in self._instances.active.items():
+        for number, instance in self._instances.active.copy().items():  # one may retire meanwhile
             # An instance lost before it was added; and those that are down, now that others are not.
             if instance.recovery.wanted or (added and instance.recovery.down):
                 decisions += self._suspend_now(number, instance)
@@ -638,7 +608,7 @@ class ModelRuntime(UpdatableRuntime):
 
     def _give_up(self) -> list[Decision]:
         """Fail requests if no instance will recover; until then they go to the others."""
-        active = self._instances.active
+        active = self._instances.active.copy()
         if not all(instance.recovery.down for instance in active.values()):
             return []
         now = now_ns()
@@ -649,13 +619,14 @@ class ModelRuntime(UpdatableRuntime):
 
     # -- decisions -------------------------------------------------------------------------------
 
-    def _apply(self, decision: Decision, completion: Completion | None) -> None:
+    def _apply(self, decision: Decision, completion: Completion | None) -> bool:
+        """Apply a decision; False for a refusal."""
         if isinstance(decision, RunBatch):
             instance = self._instances.active[decision.instance]
             if isinstance(completion, InlineCompletion) and len(decision.tickets) == 1:
                 request: InferenceRequest = decision.tickets[0]  # type: ignore[assignment]
                 if completion.accept(instance, decision, request.parent or request):
-                    return
+                    return True
             instance.put(decision)
         elif isinstance(decision, StageInstance):
             assert self._limiter is not None
@@ -669,9 +640,12 @@ class ModelRuntime(UpdatableRuntime):
                 self.history.retire(self._instances.active[decision.instance].meter)
             self._instances.retire(decision.instance)
         elif isinstance(decision, SuspendInstance):
-            self._instances.active[decision.instance].recover()
+            lost = self._instances.active.get(decision.instance)
+            if lost is not None:  # else another thread has removed it since the decision
+                lost.recover()
         else:
-            self._reject(decision, completion)
+            return False
+        return True
 
     def _reject(self, decision: RejectTicket, completion: Completion | None) -> None:
         request: InferenceRequest = decision.ticket  # type: ignore[assignment]
@@ -740,12 +714,16 @@ class ModelRuntime(UpdatableRuntime):
 
     def requests_inside(self) -> list[InferenceRequest]:
         """Return the accepted requests that are not answered yet; each is seen once, though they keep moving."""
-        look = _Look()
+        # The answer of the thread that owns the batcher: which requests are waiting.
+        look: SimpleQueue[list[InferenceRequest]] = SimpleQueue()
+        found = dict.fromkeys(self._instances.running())  # also before: it may have to run again
         with interrupts_deferred():
             self._post(EventKind.LOOK, look)
-        look.done.wait(_LOOK_S)
-        waiting: list[InferenceRequest] = look.waiting  # type: ignore[assignment]
-        found = dict.fromkeys([*waiting, *self._instances.running(), *self._in_flight.late])
+        waiting: list[InferenceRequest] = []
+        with suppress(Empty):
+            waiting = look.get(timeout=_LOOK_S)
+        # In this order: an execution that ends meanwhile keeps its requests for later before it lets go of them.
+        found |= dict.fromkeys([*waiting, *self._instances.running(), *self._in_flight.late])
         return [request for request in found if not request.is_answered()]
 
     def instances(self) -> list[Instance]:

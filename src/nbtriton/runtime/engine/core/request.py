@@ -26,7 +26,7 @@ from nbtriton.runtime.engine.core.future import InferenceFuture
 from nbtriton.runtime.engine.core.history import ModelHistory, RequestEntry
 from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
 from nbtriton.runtime.engine.diagnostics.tracing import Trace
-from nbtriton.runtime.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import INTERRUPTS, interrupts_deferred
 from nbtriton.scheduling import SEQUENCE_START, Ticket, TicketState
 
 _log = logging.getLogger("nbtriton.runtime.engine")
@@ -39,6 +39,14 @@ JoinBatch = Callable[[Completion], object]
 
 # Means "final, without a separate response"; compared by identity with an empty response.
 BARE_FINAL: Final = Response()
+
+
+def as_triton_error(error: Exception, model: str) -> TritonError:
+    """Return an error as one of Triton's; an unexpected one is logged."""
+    if isinstance(error, TritonError):
+        return error
+    _log.error("a request to '%s'", model, exc_info=error)
+    return InternalError(f"{type(error).__name__}: {error}")
 
 
 class RequestOwner:
@@ -402,7 +410,8 @@ class InferenceRequest(Ticket):
         if sink is not None:
             try:
                 sink.respond(self, BARE_FINAL if response is None else response, final, completion)
-            except Exception:
+            except BaseException as error:  # such as SystemExit: others wait for this thread
+                INTERRUPTS.keep(error)
                 _log.exception("a response callback of request %s raised", self.number)
         elif response is None:
             response = self.buffered_response

@@ -39,7 +39,7 @@ from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.execution import Completion, InlineCompletion, Statistics, now_ns
 from nbtriton.runtime.engine.core.faults import Claim, Faults, fits
 from nbtriton.runtime.engine.core.history import Meter, ModelHistory
-from nbtriton.runtime.engine.core.request import InferenceRequest, RequestOwner
+from nbtriton.runtime.engine.core.request import InferenceRequest, RequestOwner, as_triton_error
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
 
 M = TypeVar("M")
@@ -149,6 +149,32 @@ class Mailbox(Generic[M]):
                     message = self.pop()
             finally:
                 self.release()
+
+
+class EventKind:
+    """Events of a `ModelRuntime`'s mailbox.
+
+    Numbers, so that the compiled core calls the handlers directly. A bound method would be made for
+    each event and called through Python: 800 instructions, twice per step.
+    """
+
+    SUBMIT: Final = 0
+    SUBMIT_MANY: Final = 1
+    IDLE: Final = 2
+    IDLE_IN_SEQUENCE: Final = 3
+    ENDED: Final = 4
+    CANCEL: Final = 5
+    WAKE: Final = 6
+    UPDATE: Final = 7
+    DRAIN: Final = 8
+    FAIL_PENDING: Final = 9
+    REFUSE: Final = 10
+    GRANTED: Final = 11
+    SUSPEND: Final = 12
+    RESUME: Final = 13
+    GIVE_UP: Final = 14
+    LOOK: Final = 15
+    SUBMIT_CANCELLED: Final = 16
 
 
 # Final: rule 13 of docs/compiled.md.
@@ -635,8 +661,7 @@ class Runtime(RequestOwner):
                 outputs = self.signature.reshape_outputs(response.outputs)
                 response = Response(outputs, response.error, response.parameters)
             except Exception as error:  # such as a device's
-                _log.exception("reshaping the outputs of '%s'", self.name)
-                response = Response(error=InternalError(f"{type(error).__name__}: {error}"))
+                response = Response(error=as_triton_error(error, self.name))
         if request.cache_key and response is not None:
             self._keep(request, response)
         request.deliver(response, final=final, completion=completion)
@@ -646,8 +671,12 @@ class Runtime(RequestOwner):
     ) -> bool:
         """Answer from the cache if it can: before the queue, without an execution (K3)."""
         start = now_ns()
-        key = cache.key(self.name, self.version, request.inputs, request.requested_outputs)
-        outputs = cache.look_up(key)
+        try:
+            key = cache.key(self.name, self.version, request.inputs, request.requested_outputs)
+            outputs = cache.look_up(key)
+        except Exception:  # such as no memory for the copy: it is executed
+            _log.exception("a response of '%s' is not looked up", self.name)
+            return False
         now = now_ns()
         if outputs is None:
             request.cache_key = key
@@ -733,17 +762,15 @@ class Runtime(RequestOwner):
     def drain(self) -> None:
         """Accept no more requests; finish the accepted ones, then release everything."""
 
-    @abstractmethod
     def fail_pending(self, reason: str) -> None:
-        """Answer all waiting requests with UNAVAILABLE: the server is stopping."""
+        """Answer all waiting requests with UNAVAILABLE: the server is stopping. An ensemble's wait in its steps."""
 
     def log_unloaded(self) -> None:
         """Log that the version is unloaded."""
         _log.info("successfully unloaded '%s' version %d", self.name, self.version)
 
-    @abstractmethod
     def fail_running(self, reason: str) -> None:
-        """Answer all running requests with UNAVAILABLE; later responses of models are dropped."""
+        """Answer all others with UNAVAILABLE, likewise; later responses of models are dropped."""
 
     @abstractmethod
     def wait_drained(self, timeout_s: float | None) -> bool:
@@ -771,14 +798,14 @@ class Runtime(RequestOwner):
         instances: tuple[InstanceSnapshot, ...] = (),
     ) -> ModelSnapshot:
         """Return a snapshot with the counts of the statistics."""
-        statistics = self.statistics
-        success, fail, inferences, executions, queue_ns, _ = statistics.totals()
-        ns = statistics.ns
+        found = self.statistics.to_dict(self.name, self.version)  # of one moment
+        of = found["inference_stats"]
         return ModelSnapshot(
             self.name, self.version, state, reason, platform, self.signature.max_batch_size,
-            queued, executing, instances,
-            inferences, executions, success, fail, ns["success"], queue_ns,
-            ns["compute_input"], ns["compute_infer"], ns["compute_output"], statistics.sizes(),
+            queued, executing, instances, found["inference_count"], found["execution_count"],
+            of["success"]["count"], of["fail"]["count"], of["success"]["ns"], of["queue"]["ns"],
+            of["compute_input"]["ns"], of["compute_infer"]["ns"], of["compute_output"]["ns"],
+            {one["batch_size"]: one["compute_infer"]["count"] for one in found["batch_stats"]},
         )  # fmt: skip
 
 
@@ -786,7 +813,8 @@ def summary_of(config: ModelConfig) -> str:
     """Return a short summary of a configuration's scheduling."""
     if config.HasField("ensemble_scheduling"):
         return f"an ensemble of {len(config.ensemble_scheduling.step)} steps"
-    instances = sum(max(1, group.count) for group in config.instance_group if not group.passive)
+    groups = [group for group in config.instance_group if not group.passive]
+    instances = sum(max(1, group.count) * max(1, len(group.gpus)) for group in groups)
     parts = [f"{instances} instance{'s' * (instances != 1)}"]
     parts.append(f"max_batch_size {config.max_batch_size}")
     if config.HasField("dynamic_batching"):

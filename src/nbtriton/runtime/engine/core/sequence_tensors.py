@@ -16,10 +16,10 @@ import numpy as np
 
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.place import copies_of
-from nbtriton.common.errors import InternalError, InvalidArgumentError, TritonError
+from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.config import ModelConfig, enum_name
 from nbtriton.model.tensors import Array, deserialize_bytes, kind_of, numpy_dtype, to_protocol
-from nbtriton.runtime.engine.core.request import InferenceRequest
+from nbtriton.runtime.engine.core.request import InferenceRequest, as_triton_error
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START, RunBatch
 
 _MOST_DIGITS = 20  # of 64 bits
@@ -166,11 +166,8 @@ class SequenceTensors:
             made = {self._state_outputs[name]: response.outputs[name] for name in written}
             try:
                 state.values = state.values | copies_of(made)
-            except TritonError as error:  # for example, no memory left on a device
-                return Response(error=error)
-            except Exception as error:
-                _log.exception("the states of a sequence")
-                return Response(error=InternalError(f"{type(error).__name__}: {error}"))
+            except Exception as error:  # for example, no memory left on a device
+                return Response(error=as_triton_error(error, request.model_name))
         outputs = {
             name: value for name, value in response.outputs.items() if name not in state.hidden
         }

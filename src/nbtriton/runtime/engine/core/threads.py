@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
-from threading import get_ident
+from threading import TIMEOUT_MAX, get_ident
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -98,28 +98,31 @@ class SchedulerThread:
         self._worker: threading.Thread | None = None
         self._stopping = False
 
-    def call_at(self, when_ns: int, wake: Wake) -> None:
-        """Call ``wake()`` at ``when_ns`` (`time.monotonic_ns`) or soon after."""
+    def call_at(self, when_ns: int, wake: Wake) -> bool:
+        """Call ``wake()`` at ``when_ns`` (`time.monotonic_ns`) or soon after; False if that will not be."""
         with self._condition:
             if self._stopping:
-                return
-            heappush(self._heap, (when_ns, next(self._sequence), wake))
+                return False
             if self._worker is None:
-                self._worker = threading.Thread(
-                    target=self._run, name="nbtriton-scheduler", daemon=True
-                )
-                self._worker.start()
-            elif self._heap[0][2] is wake and self._heap[0][0] == when_ns:
+                worker = threading.Thread(target=self._run, name="nbtriton-scheduler", daemon=True)
+                try:
+                    worker.start()
+                except RuntimeError:  # no more threads for this process: the next timer tries again
+                    return False
+                self._worker = worker
+            heappush(self._heap, (when_ns, next(self._sequence), wake))
+            if self._heap[0][0] == when_ns:
                 self._condition.notify()
+            return True
 
-    def stop(self) -> None:
-        """End the thread; timers that have not fired are dropped."""
+    def stop(self, timeout_s: float) -> None:
+        """End the thread, unless a callback keeps it for longer; timers that have not fired are dropped."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
             thread = self._worker
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(timeout_s)
 
     def _run(self) -> None:
         with engine_thread(EngineThread()):
@@ -132,14 +135,15 @@ class SchedulerThread:
                     now = monotonic_ns()
                     if self._heap and self._heap[0][0] <= now:
                         break
-                    # Without a timer: until one is added.
-                    self._condition.wait((self._heap[0][0] - now) / 1e9 if self._heap else None)
+                    # Without a timer: until one is added. A configuration may ask for half a million years.
+                    left_s = (self._heap[0][0] - now) / 1e9 if self._heap else TIMEOUT_MAX
+                    self._condition.wait(min(left_s, TIMEOUT_MAX))
                 if self._stopping:
                     return
                 _, _, wake = heappop(self._heap)
             try:
                 wake()
-            except Exception:
+            except BaseException:
                 _log.exception("the scheduler thread: a wake-up raised")
 
 
@@ -177,8 +181,12 @@ class Finalizer:
 
     def run(self) -> None:
         """Finalize on the calling thread."""
-        self._finalize()
-        self._done.set()
+        try:
+            self._finalize()
+        except Exception:  # of a backend's `close`
+            _log.exception("the end of a version raised")
+        finally:
+            self._done.set()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the version is finalized; False if time ran out."""

@@ -38,12 +38,10 @@ class Caller(Protocol):
     @property
     def busy(self) -> bool:
         """It executes a batch, or answers one on its own thread."""
-        ...
 
     @property
     def executing(self) -> bool:
         """The model's code runs."""
-        ...
 
     @property
     def decoupled(self) -> bool: ...

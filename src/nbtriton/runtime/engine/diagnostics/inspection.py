@@ -450,7 +450,9 @@ class Inspection:
     def served(self, name: str, version: int = -1) -> object:
         """Return what the instances of a version run: the source, or a module with its weights."""
         runtime = self._registry.resolve(name, version)
-        return runtime.served() if isinstance(runtime, ModelRuntime) else None
+        return (
+            runtime.backend.served(runtime.context) if isinstance(runtime, ModelRuntime) else None
+        )
 
 
 def _on_simulated(runtime: Runtime) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _ids = itertools.count(1)
+_log = logging.getLogger("nbtriton.runtime.engine")
 
 
 class Activity(NamedTuple):
@@ -161,7 +163,10 @@ class TraceSample:
             complete = not self._open and not self._complete
             self._complete = self._complete or complete
         if complete:
-            self._on_complete(self)
+            try:
+                self._on_complete(self)
+            except Exception:  # others of the batch wait for this thread
+                _log.exception("a trace was not taken")
 
 
 class Trace:
@@ -230,12 +235,15 @@ class Trace:
     def tensors(self, name: str, tensors: Mapping[str, Any]) -> None:
         """Record tensors; they are copied, as their memory may be used again."""
         if self.sample.tensors:
-            self.activities += [
-                TensorActivity(
-                    name, tensor, datatype_of(value), shape_of(value), to_numpy(value).copy()
-                )
-                for tensor, value in tensors.items()
-            ]
+            try:
+                self.activities += [
+                    TensorActivity(
+                        name, tensor, datatype_of(value), shape_of(value), to_numpy(value).copy()
+                    )
+                    for tensor, value in tensors.items()
+                ]
+            except Exception:  # such as no memory for them: the request goes on
+                _log.exception("tensors of a request are not in its trace")
 
     def refused(self) -> None:
         """End without a request: it was not accepted."""

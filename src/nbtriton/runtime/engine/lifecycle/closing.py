@@ -18,6 +18,7 @@ from weakref import WeakSet
 from nbtriton.runtime.engine.core.dispatch import Registry
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import SchedulerThread, blocked_here, this_thread
+from nbtriton.runtime.interrupts import interrupts_allowed
 
 _log = logging.getLogger("nbtriton.runtime.engine")
 
@@ -42,7 +43,7 @@ def close_at_exit(server: _Closable) -> None:
 
 
 def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
-    """Finish what runs, answer what waits, and what still runs when the time is up.
+    """Finish what runs, answer what waits, and what still runs when the time is up; with interrupts deferred.
 
     Called by a model or a callback it does not wait: what calls is what would be waited for.
     """
@@ -62,12 +63,15 @@ def end(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -
 
 
 def _finish(runtimes: Sequence[Runtime], clock: SchedulerThread, timeout_s: float) -> None:
-    if left := _undrained(runtimes, timeout_s):
+    left = runtimes
+    try:
+        left = interrupts_allowed(_undrained, runtimes, timeout_s)
+    finally:  # after Ctrl-C too: then the time is up
         for runtime in left:
             runtime.fail_running(STOPPING)
         _undrained(left, _GRACE_S)
-    clock.stop()
-    _end_fork_servers()
+        clock.stop(_GRACE_S)
+        _end_fork_servers()
 
 
 def _undrained(runtimes: Iterable[Runtime], timeout_s: float) -> list[Runtime]:
@@ -110,7 +114,7 @@ def _clean_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
         runtime.unpublish()
     while runtimes:
         runtimes.pop().wait_drained(None)
-    clock.stop()
+    clock.stop(_GRACE_S)
     _end_fork_servers()
     # An error that a model raised has its weights in a circle of frames, and the garbage collector
     # does not see how large they are: a cell that is run again and again would fill the memory.

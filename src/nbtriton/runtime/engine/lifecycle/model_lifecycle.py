@@ -505,14 +505,17 @@ class ModelLifecycle:
 
     def close(self, *, timeout_s: float) -> None:
         """Unload everything and end all threads; see `nbtriton.Server.close`."""
-        with self._lock, interrupts_deferred():
-            self._registry.closed = _closed
-            self.detach()
-            runtimes = self.runtimes()
-            self._registry.entries.clear()
-            self._draining.clear()
-        end(runtimes, self._thread, timeout_s)
-        self.builder.environments.close()
+        with interrupts_deferred():
+            with self._lock:
+                self._registry.closed = _closed
+                self.detach()
+                runtimes = self.runtimes()
+                self._registry.entries.clear()
+                self._draining.clear()
+            try:
+                end(runtimes, self._thread, timeout_s)
+            finally:
+                self.builder.environments.close()
 
     def detach(self) -> None:
         """Do nothing when this is dropped."""
