@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from nbtriton.common.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from nbtriton.extensions import autoscale as scaling_module
 from nbtriton.extensions.autoscale import Autoscale, running
 from nbtriton.extensions.autoscale.policy import Policy
 from nbtriton.lab.explain.timeline import read_timeline
@@ -142,6 +144,20 @@ def test_an_instance_that_cannot_be_made_is_told_and_the_model_serves_on(
         assert [future.result(WAIT_S)["OUT"][0, 0] for future in futures] == [0, 1, 2]
     assert scaling.frame["after"].tolist() == [1, 1]
     assert "no memory" in scaling.frame["reason"][1]
+
+
+def test_no_more_instances_are_busy_than_there_are(server: nt.Server, gate: Gate, monkeypatch):
+    server.load(echo(max_batch_size=1), gated(gate), name="m")
+    with Autoscale(server, "m", replace(FAST, look_s=WAIT_S)) as scaling:
+        future = server.submit("m", {"IN": row(1)})
+        gate.wait_entered()
+        # Its thread takes the time, and stops until the execution has ended.
+        now_ns = scaling._seen_ns + 1
+        gate.open()
+        future.result(WAIT_S)
+        monkeypatch.setattr(scaling_module, "monotonic_ns", lambda: now_ns)
+        look, _ = scaling._look(server)
+    assert 0 < look.work <= 1
 
 
 def test_a_second_call_takes_the_place_of_the_first(server: nt.Server):

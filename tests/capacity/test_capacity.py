@@ -138,6 +138,17 @@ def test_only_so_many_nodes_as_there_are(found):
     assert "no fleet serves" in few.headline
 
 
+def test_what_refuses_requests_has_no_p99_to_speak_of():
+    full = (
+        BATCHING[:-1]
+        + "default_queue_policy { default_timeout_microseconds: 2000 allow_timeout_override: true } }"
+    )
+    found = plan(Profile.declared({"bert": TIMES}, {"bert": full}), machines={"small": {**SMALL, "nodes": 3}})  # fmt: skip
+    assert found.chosen is None
+    assert {one.outcome for one in found.fleets} <= {"failed", "overloaded"}
+    assert found.headline.endswith("within p99 40.0 ms")
+
+
 @pytest.mark.medium
 def test_a_limit_below_the_execution_time_is_out_of_reach():
     found = plan(p99_ms=5)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 
@@ -54,6 +55,24 @@ def backend_instances(server, name="double"):
 
 def table(report) -> dict[tuple[str, str], int]:
     return {(row["fault"], row["status"]): row["count"] for row in report.rows}
+
+
+def test_a_rate_is_of_the_time_in_which_the_requests_came(server):
+    seen = []
+
+    def observe(progress):
+        seen.append(progress)
+        if len(seen) == 1:  # a stop, while its clients go on
+            before = server.statistics("double")["model_stats"][0]["inference_count"]
+            enough = before + 200
+            assert until(
+                lambda: server.statistics("double")["model_stats"][0]["inference_count"] >= enough
+            )
+
+    nt.chaos(server, "double", faults={"raise": 0.0}, duration_s=0.5, observer=observe)
+    for before, after in itertools.pairwise(seen):
+        took_s = after.elapsed_s - before.elapsed_s
+        assert after.infer_per_s * took_s == pytest.approx(after.requests - before.requests, abs=1e-3)  # fmt: skip
 
 
 @pytest.mark.medium

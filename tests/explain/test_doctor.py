@@ -124,6 +124,15 @@ def write(folder, name, config, code="class TritonPythonModel:\n    def execute(
 
 
 @pytest.mark.medium
+def test_a_directory_may_have_a_colon_in_its_name(tmp_path):
+    folder = tmp_path / "models: mine" / "m"
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text('backend: "python"')
+    found = nt.doctor(str(folder.parent))
+    assert found.models == ("m",)
+    assert [one.severity for one in found.findings] == ["error"]
+
+
 def test_a_repository_is_read_without_serving_it(tmp_path):
     good = f'backend: "python" max_batch_size: 8 {TENSORS}'
     write(tmp_path, "so good", good)

@@ -261,6 +261,18 @@ def test_the_part_that_makes_the_slowest_slow_is_named(seed: int):
     assert slow_part(delayed) == "delay"
 
 
+def test_a_share_is_said_as_it_is():
+    record = simulate(model(), poisson(1, 1000, 1000), lambda _: MS)
+    failed = record.requests[5]._replace(status="INTERNAL", error="no memory")
+    found = explain(replace(record, requests=[*record.requests * 5, failed]))
+    assert "0.02% of requests failed, 1 of them with: no memory" in text(found)
+    assert "the slowest 1% (10 requests) took " in text(explain(record))
+    # One of sixty is more than a hundredth of them.
+    few = explain(replace(record, requests=record.requests[:60]))
+    assert few.slow.sentence.startswith("the slowest request took ")
+    assert "slowest 1%" not in repr(few)
+
+
 def test_parts_add_up_to_the_whole_and_tell_queue_from_delay():
     load = [(n * 700 * US, 1, None) for n in range(100)]
     record = simulate(

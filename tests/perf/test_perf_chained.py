@@ -11,9 +11,13 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.lab.perf import driver
+from nbtriton.lab.perf import run as run_module
 from nbtriton.lab.perf.remote import remote_server
 from nbtriton.lab.perf.run import ChainedSteps
+from nbtriton.lab.perf.traffic import Repeated
 from tests.simulate.profiles import profile
+from tests.until import PATIENCE_S, until
 
 TENSOR = "data_type: TYPE_FP32 dims: 4"
 STEP = """step {{ model_name: "{model}" model_version: -1
@@ -103,6 +107,37 @@ def test_both_stand_in_one_table(server, protocol):
     assert counts(server, "both")["both"] - before == 40
     assert report.frame["chained"].tolist() == [False, False, True, True]
     assert "chained by the client" in report._repr_mimebundle_()["text/html"]
+
+
+def test_requests_that_wait_for_a_thread_are_cancelled_at_the_end_of_a_load(monkeypatch):
+    monkeypatch.setattr(run_module, "_MOST_CHAINED", 1)
+    monkeypatch.setattr(driver, "GRACE_S", 0.0)
+    begun, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        begun.set()
+        assert release.wait(PATIENCE_S)
+        return {"OUT": IN}
+
+    one = 'platform: "ensemble" max_batch_size: 8 input { name: "X" data_type: TYPE_FP32 dims: 4 } ' + (
+        'output { name: "Y" data_type: TYPE_FP32 dims: 4 } ensemble_scheduling {'
+        + STEP.format(model="double", into="IN", taken="X", out="OUT", given="Y", more="") + "}"
+    )  # fmt: skip
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 8", double, name="double")
+        server.load(one, name="one")
+        with ChainedSteps(server, "one") as steps:
+            run = driver.make_load(
+                driver.LoadSpec(steps, "one", driver.Concurrency(3), Repeated([{"X": X}]))
+            )
+            run.start()
+            assert begun.wait(PATIENCE_S)
+            assert until(lambda: sum(slot.pending is not None for slot in run._slots) == 3)
+            stopping = threading.Thread(target=lambda: (run.stop(), ended.set()), daemon=True)
+            stopping.start()
+            assert until(run._slots[2].pending.cancelled)
+            release.set()
+            assert ended.wait(PATIENCE_S)
 
 
 def test_a_servers_configuration_elsewhere_is_no_matter(server):

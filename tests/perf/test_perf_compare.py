@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,12 @@ def test_a_busy_machine_is_told_beside_the_verdict():
     busy = replace(quiet, disturbance=disturbance(1.6, 2))
     assert "other programs" not in repr(quiet)
     assert "But while it was measured, other programs used 1.6 of 2 cores" in repr(busy)
+
+
+def test_a_round_without_an_answer_has_no_part_in_a_median():
+    made = [SimpleNamespace(latency_p99_us=us) for us in (3000.0, math.nan, 1000.0)]
+    found = Comparison(("a", "b"), tuple((point, point) for point in made))
+    assert found._median(0, "latency_p99_us") == 3000.0
 
 
 def test_variants_take_turns_and_the_first_is_compared_with(server):

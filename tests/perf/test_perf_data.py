@@ -137,6 +137,8 @@ def test_impossible_inputs_are_refused():
         ([], "inputs is an empty list"),
         ({"Z": rows(1)["X"]}, "'Z' is not an input of model 'm'"),
         ({"X": np.float32(1)}, "must have the batch dimension first"),
+        (rows(0), "must have the batch dimension first, not 0"),
     ):
-        with pytest.raises(InvalidArgumentError, match=text):
-            requests_from(model(), bad, batch_size=None)
+        for batch_size in (None, 4):
+            with pytest.raises(InvalidArgumentError, match=text):
+                requests_from(model(), bad, batch_size=batch_size)

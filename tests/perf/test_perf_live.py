@@ -25,6 +25,7 @@ from nbtriton.lab.perf import driver
 from nbtriton.lab.perf.loads import RequestIntervals, RequestRate, send_times_ns
 from nbtriton.lab.perf.measure import WindowPlan
 from nbtriton.lab.perf.records import Slot, collect
+from nbtriton.lab.perf.sample import measure_sample
 from nbtriton.lab.perf.traffic import Repeated
 from tests.perf.models import double
 from tests.until import until
@@ -238,6 +239,45 @@ def test_PA14_a_sender_that_cannot_keep_up_is_noted(server, monkeypatch):
     assert point.delayed_fraction > 0.5
     assert point.lateness_avg_us > 1000
     assert any("not able to keep up with the desired request rate" in n for n in point.notes)
+
+
+def test_what_ended_before_a_window_is_not_in_it(server):
+    permits, done = (
+        threading.Semaphore(1),
+        threading.Semaphore(0),
+    )  # the first request is the warm-up
+
+    def permitted(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        assert permits.acquire(timeout=WINDOW_S)
+        done.release()
+        return {"OUT": IN}
+
+    load(server, permitted, "max_batch_size: 1")
+    read, reads, reported = server.statistics, [], []
+
+    def statistics(*args, **options):
+        reads.append(args)
+        if (
+            len(reads) == 1
+        ):  # a stop between the end of the warm-up and the begin of the first window
+            permits.release(100)
+            assert all(done.acquire(timeout=WINDOW_S) for _ in range(101))
+        return read(*args, **options)
+
+    def observe(_):
+        if reads and not reported:
+            reported.append(True)
+            permits.release(5)
+        elif len(reads) > 1:
+            permits.release(100)  # the load's last request ends
+
+    server.statistics = statistics
+    (point,) = nt.perf(
+        server, "permitted", concurrency=1, max_trials=1, measurement_mode="count_windows",
+        measurement_request_count=4, observer=observe,
+    ).points  # fmt: skip
+    # The client may see the last of the hundred after the window has begun.
+    assert 4 <= point.request_count <= 6
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -688,6 +728,37 @@ def test_PA15_an_interrupt_while_the_last_requests_end_keeps_the_level(server):
     assert report.interrupted
     assert report.points[0].value == 2
     assert report.points[0].outcome in ("stable", "interrupted")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("load_", [driver.Concurrency(1), RequestRate(1e6)])
+def test_a_load_whose_sender_has_failed_ends(server, load_):
+    class Short(Repeated):
+        def next(self, lane, number):
+            if number == 2:
+                raise MemoryError
+            return super().next(lane, number)
+
+    traffic = Short([{"IN": np.ones((1, 4), np.float32)}])
+    run = driver.make_load(driver.LoadSpec(server, "double", load_, traffic, limit=10))
+    run.start()
+    assert run.finished.wait(WINDOW_S)
+    run.stop()
+
+
+def test_an_interrupt_as_a_sample_begins_leaves_no_load(server, monkeypatch):
+    start = driver.LoadRun.start
+
+    def interrupted(run):
+        start(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver.LoadRun, "start", interrupted)
+    traffic = Repeated([{"IN": np.ones((1, 4), np.float32)}])
+    spec = driver.LoadSpec(server, "double", driver.Concurrency(2), traffic)
+    with pytest.raises(KeyboardInterrupt):
+        measure_sample(spec, ("double",), seconds=0.01)
+    assert not [one for one in threading.enumerate() if one.name == "nbtriton-perf"]
 
 
 def test_a_load_that_never_started_stops_at_once(server):

@@ -209,6 +209,9 @@ def test_PA60_csv_of_rates_percentiles_and_sweeps(tmp_path):
         "p90 latency", "p95 latency", "p97 latency", "p99 latency", "instances", "batch_size",
     ]  # fmt: skip
     assert rows[1][-2:] == ["2", "4"]
+    for mode, title in (("replay", "Speed"), ("periodic", "Periodic Concurrency")):
+        report(point(2, mode=mode)).save(tmp_path / "x.csv")
+        assert read(tmp_path / "x.csv")[0][0] == title
 
 
 def test_PA60_csv_of_an_ensemble_has_a_file_a_composing_model(tmp_path):

@@ -250,6 +250,10 @@ def test_only_errors_end_the_level_at_once_and_say_so():
     n, verdict = feed(meter, [clock.window(0, errors=7, first_error="no such model")] * 2)
     assert (n, verdict.outcome) == (1, "failed")
     assert "no such model" in verdict.message
+    # In the window before no request had ended.
+    windows = [clock.window(0), clock.window(0, errors=7, first_error="no such model")]
+    n, verdict = feed(LevelMeter(StabilityRule(), "concurrency 1"), windows)
+    assert (n, verdict.message) == (2, "every request failed: no such model")
 
 
 NEVER = {"model_stats": []}

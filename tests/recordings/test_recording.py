@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +232,20 @@ def test_a_file_that_was_cut_off_is_read_up_to_there(server, tmp_path):
     assert not recording.complete
     assert len(recording.requests) == 2
     assert "its end is missing" in repr(recording)
+
+
+def test_a_compressed_file_that_was_damaged_is_read_up_to_there_or_refused(tmp_path):
+    path = tmp_path / "t.jsonl.gz"
+    chance = random.Random(1)
+    made = [RecordedRequest(at, "m", -1, 1, {"request_id": chance.randbytes(40).hex()}) for at in range(9000)]  # fmt: skip
+    Recording(tuple(made), (), {}, "", 9000).save(path)
+    content = bytearray(path.read_bytes())
+    content[1000:1100] = b"\xff" * 100
+    path.write_bytes(content)
+    found = None
+    with suppress(InvalidArgumentError):
+        found = Recording.load(path)
+    assert found is None or (not found.complete and len(found.requests) < 9000)
 
 
 def test_a_recording_saved_again_is_the_same_file(tmp_path):

@@ -8,6 +8,7 @@ import itertools
 import math
 import signal
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -98,6 +99,43 @@ def test_the_report_is_one_of_perf(server):
     assert math.isnan(others_s()) or "other_programs_cores" in report.environment
     assert server.config("double").instance_group[0].count == 1
     assert report.best(p99_ms=1e6).apply().configs["double"].instance_group[0].count in (1, 2)
+
+
+def test_rows_that_were_refused_are_no_throughput(server):
+    # Only the requests of one row fit.
+    played = recording(*[(n, 1 + 7 * (n % 2), {}) for n in range(10)])
+    (point,) = nt.replay(played, server, max_batch_size=4).points
+    assert (point.request_count, point.error_count) == (5, 5)
+    assert point.infer_per_s == pytest.approx(5 / point.window_s)
+    assert point.throughputs == pytest.approx((point.infer_per_s,))
+    assert any("not all were answered" in note for note in point.notes)
+
+
+def test_it_lasts_until_the_last_response_and_not_until_the_statistics_are_read(server):
+    read, began_ns = server.statistics, []
+
+    def statistics(*args, **options):
+        began_ns.append(time.monotonic_ns())
+        return read(*args, **options)
+
+    server.statistics = statistics
+    (point,) = nt.replay(recording((0, 1, {}), (5, 1, {})), server).points
+    assert point.window_s <= (began_ns[-1] - began_ns[0]) / 1e9
+
+
+def test_a_model_without_batches_has_a_throughput(server, tmp_path):
+    server.load("", double, name="plain")
+    with nt.record(server, tmp_path / "t.jsonl", models="plain"):
+        for _ in range(3):
+            server.infer("plain", {"IN": ONES[0]})
+    played = Recording.load(tmp_path / "t.jsonl")
+    assert [request.rows for request in played.requests] == [0] * 3
+    alone = profile({(1, 1): 1.0}, rows=0, more="")
+    simulated = replace(played, requests=tuple(one._replace(model="m") for one in played.requests))
+    for found in nt.replay(played, server), nt.replay(simulated, alone):
+        (point,) = found.points
+        assert point.batch_size == 1
+        assert point.infer_per_s == pytest.approx(3 / point.window_s)
 
 
 def test_it_waits_for_the_time_of_each_request(server, tmp_path):

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +25,12 @@ from nbtriton.common.errors import (
     TritonError,
     UnsupportedError,
 )
+from nbtriton.lab.perf import machine
+from nbtriton.lab.perf.driver import LoadSpec
+from nbtriton.lab.perf.loads import Concurrency
 from nbtriton.lab.perf.machine import descendants_s
+from nbtriton.lab.perf.sample import measure_sample
+from nbtriton.lab.perf.traffic import Repeated
 from nbtriton.lab.simulate.measurements import ModelMeasurements, gaps_of
 from nbtriton.runtime.engine.core.snapshot import BatchRecord
 from tests.until import until
@@ -188,6 +196,23 @@ class Visited(nt.Server):
         return super().statistics(*args, **options)
 
 
+def test_own_requests_that_fail_are_not_those_of_others(server):
+    numbers = itertools.count()
+
+    def flaky(IN: "FP32[2]") -> {"OUT": "FP32[2]"}:
+        if next(numbers) % 2:
+            raise ValueError("every other time")
+        return {"OUT": IN}
+
+    server.load("max_batch_size: 1", model=flaky, name="flaky")
+    traffic = Repeated([{"IN": np.ones((1, 2), np.float32)}])
+    spec = LoadSpec(server, "flaky", Concurrency(2), traffic)
+    sample = measure_sample(spec, ("flaky",), seconds=0.01, least=20, longest_s=60)
+    server.unload("flaky")
+    assert sample.errors > 0
+    assert sample.foreign <= 0
+
+
 @pytest.mark.medium
 def test_what_others_do_meanwhile_is_counted():
     with Visited() as server:
@@ -344,6 +369,8 @@ def test_gathering_takes_no_longer_than_full_batches_of_many_requests_show():
     # Many requests that took less than one: nothing is to be seen of their number.
     measured.crowded[1][:] = [[900_000] * 8] * 2
     assert measured.gather_ns(4) == 0
+    measured.plain[1].append([1_000_000] * 8)  # and then it was interrupted
+    assert measured.gather_ns(4) == 0
 
 
 def test_an_idle_time_after_which_no_request_came_has_no_entry():
@@ -371,3 +398,23 @@ sys.stdin.read()"""
         assert child.stdout.readline() == "done\n"
         assert descendants_s() - before >= 0.25
         child.stdin.close()
+    assert descendants_s() - before >= 0.25  # nor does it become another program's when it ends
+
+
+def test_what_others_use_is_of_the_cores_that_this_process_may_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {1}, raising=False)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "stat").touch()
+
+    def used(*seconds: int) -> float:
+        ticks = [second * os.sysconf("SC_CLK_TCK") for second in seconds]
+        rows = [f"cpu{at} {each} 0 0 900 100 0 0 0 0 0" for at, each in enumerate(ticks)]
+        whole = f"cpu {sum(ticks)} 0 0 1800 200 0 0 0 0 0"
+        (tmp_path / "stat").write_text("\n".join([whole, *rows[: len(ticks)], "intr 5"]) + "\n")
+        return machine.others_s()
+
+    before = used(1000, 2000)
+    assert used(9000, 2100) - before == pytest.approx(100, abs=20)  # less what this test took
+    (tmp_path / "stat").write_text("cpu 5 0 0 1 1 0 0 0 0 0\n")
+    assert math.isnan(machine.others_s())

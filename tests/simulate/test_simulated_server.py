@@ -12,7 +12,7 @@ from nbtriton.lab.perf.loads import RequestIntervals, send_times_ns
 from nbtriton.lab.perf.traffic import Repeated
 from nbtriton.lab.simulate.core.loads import OpenLoop
 from nbtriton.lab.simulate.model_profile import EngineCosts, Profile
-from nbtriton.lab.simulate.prediction import _PLACE, whatif
+from nbtriton.lab.simulate.prediction import _PLACE, whatif, with_measurement
 from nbtriton.lab.simulate.server import SimulatedServer
 from tests.simulate.profiles import chain, config, model_profile, profile
 
@@ -229,6 +229,15 @@ def test_instances_go_on_beside_clients_that_are_answered_at_once(
 
 
 @pytest.mark.medium
+def test_a_prediction_without_an_answer_is_compared_with_nothing():
+    prediction = whatif(profile(), concurrency=1, request_count=4)
+    measured = replace(prediction, simulated=False, environment={"measured_at": "today"})
+    assert with_measurement(prediction, measured).measured
+    none = tuple(replace(one, infer_per_s=0.0, request_count=0) for one in prediction.points)
+    refused = replace(prediction, points=none)
+    assert with_measurement(refused, measured) == refused
+
+
 def test_a_prediction_has_the_range_of_what_its_measurements_allow():
     found = profile({(1, 1): 1.0, (8, 1): 2.0, (8, 2): 2.0}, drift=(0.8, 1.25))
     point = only(whatif(found, concurrency=16))

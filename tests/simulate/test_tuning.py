@@ -269,6 +269,65 @@ def test_the_next_candidate_is_measured_where_a_finalist_misses_a_limit():
         assert all(0 < progress_line(progress)[1] <= 1 for progress in measuring)
 
 
+def test_a_measurement_without_an_answer_is_within_no_limit():
+    with nt.Server() as server:
+        server.load(SLEEPS)
+        text = format_pbtxt(server.config("sleeps"))
+        found = Profile("sleeps", {"sleeps": model_profile(text, {(1, 1): 3.0})})
+        server.infer, server.submit = refuse, refuse
+        best = nt.tune(
+            server, "sleeps", instances=[1], max_batch_size=[1], max_queue_delay_us=[0], concurrency=2,
+            p99_ms=20, profile=found, finalists=1,
+        )  # fmt: skip
+    assert best.best.error_count > 0
+    assert "within the limit" not in best.finding
+    (note,) = best.notes
+    assert "no configuration was measured within the limits" in note
+    assert "failed, the first with: no memory" in note
+    assert "nan" not in best._repr_mimebundle_()["text/html"].lower()
+
+
+def test_a_configuration_that_cannot_be_loaded_gives_its_place_to_the_next():
+    class Once:
+        made = 0
+
+        def initialize(self, args):
+            if args["model_instance_name"].endswith("_1"):
+                raise MemoryError("no memory")
+
+        def execute(self, requests):
+            import triton_python_backend_utils as pb_utils
+
+            return [
+                pb_utils.InferenceResponse([
+                    pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(one, "IN").as_numpy())
+                ])
+                for one in requests
+            ]  # fmt: skip
+
+    with nt.Server() as server:
+        server.load(
+            'backend: "python" max_batch_size: 1 input { name: "IN" data_type: TYPE_FP32 dims: 1 } '
+            'output { name: "OUT" data_type: TYPE_FP32 dims: 1 }',
+            Once, name="once",
+        )  # fmt: skip
+        found = Profile.declared({"once": 10.0})
+        best = nt.tune(
+            server, "once", instances=[1, 2], max_batch_size=[1], max_queue_delay_us=[0], concurrency=2,
+            profile=found, finalists=1, duration_s=FOREVER_S,
+        )  # fmt: skip
+        assert best.models == {
+            "once": {"instances": 1, "max_batch_size": 1, "max_queue_delay_us": 0}
+        }
+        assert best.finalists[0].measured is not None
+        assert any("instances=2" in note and "no memory" in note for note in best.notes)
+        assert server.config("once").instance_group[0].count == 1
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise nt.TritonError("no memory")
+
+
 @pytest.mark.medium
 def test_a_model_is_tuned_and_the_best_applied():
     with nt.Server() as server:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from nbtriton.extensions import twin as twins
 from nbtriton.extensions.twin import Twin
 from nbtriton.extensions.twin.statistics import (
     Times,
@@ -21,6 +26,7 @@ from nbtriton.extensions.twin.statistics import (
 )
 from nbtriton.lab.simulate.model_profile import EngineCosts
 from nbtriton.types import Profile
+from tests.until import until
 
 STAND_IN = """
 backend: "tensorrt" max_batch_size: 8
@@ -72,6 +78,10 @@ def test_times_are_of_the_stretch_and_of_all_time_where_a_size_was_not_executed(
 def test_a_model_that_was_loaded_again_counts_from_zero():
     looks = [entry({1: (100, 100_000_000)}), entry({1: (4, 8_000_000)})]
     assert times_of(looks) == {1: Times(4, 2000.0)}
+    # Another version, which has executed more in less time.
+    looks = [entry({1: (4, 90_000_000)}), entry({1: (10, 20_000_000)}, version=2)]
+    assert times_of(looks) == {1: Times(10, 2000.0)}
+    looks = [entry({1: (100, 100_000_000)}), entry({1: (4, 8_000_000)})]
     assert traffic_of(looks[0], looks[1], 2.0).requests_per_s == 2.0
 
 
@@ -213,6 +223,17 @@ def test_stand_ins_run_here_for_views_and_measurements(twin: Twin):
 
 
 @pytest.mark.medium
+def test_stand_ins_that_cannot_be_leave_no_server(twin: Twin):
+    before = set(threading.enumerate())
+    (model,) = twin.models.values()
+    broken = replace(model, config=model.config.replace("TYPE_FP32", "TYPE_INVALID"))
+    with pytest.raises(nt.TritonError) as error:  # it is kept, as a notebook keeps the last one
+        replace(twin, models={**twin.models, "broken": broken}).stand_ins()
+    assert error.tb is not None
+    assert until(lambda: not {one for one in threading.enumerate() if "slow" in one.name} - before)
+
+
+@pytest.mark.medium
 def test_what_is_saved_is_a_profile(twin: Twin, tmp_path):
     twin.save(tmp_path / "twin.json")
     assert Profile.load(tmp_path / "twin.json").models == twin.models
@@ -224,6 +245,36 @@ def test_a_short_load_measures_what_statistics_do_not_say(far: nt.Server):
     found = nt.twin(url_of(far), "idle", duration_s=0.1, measure_s=0.3)
     assert far.statistics("idle")["model_stats"][0]["inference_stats"]["success"]["count"] > before
     assert found.models["idle"].rows[-1] == 8
+
+
+@pytest.mark.medium
+def test_a_stop_while_the_statistics_are_read_makes_the_rates_a_range(far: nt.Server, monkeypatch):
+    jumped_s = 0.0
+
+    def monotonic() -> float:
+        return time.monotonic() + jumped_s
+
+    def read(document):
+        nonlocal jumped_s
+        jumped_s = 30.0  # the first reading was followed by a stop, before the time was taken
+        return latest_entries(document)
+
+    clock = SimpleNamespace(
+        monotonic=monotonic, sleep=time.sleep, perf_counter=time.perf_counter, thread_time=time.thread_time
+    )  # fmt: skip
+    monkeypatch.setattr(twins, "time", clock)
+    monkeypatch.setattr(twins, "latest_entries", read)
+    began_s = time.monotonic()
+    found = nt.twin(url_of(far), "slow", duration_s=0.5, observer=visits(far, "slow"))
+    most_s = 30 + time.monotonic() - began_s
+    slow = found.traffic.set_index("model").loc["slow"]
+    (note,) = (note for note in found.notes if "took long to be read" in note)
+    low, high = (int(share) / 100 for share in re.findall(r"(\d+)%", note))
+    assert slow.requests / slow.requests_per_s > 15  # not the moment that was left after the stop
+    said = slow.requests_per_s
+    # The shares are whole per cents.
+    assert said * (low - 0.01) <= slow.requests / most_s
+    assert slow.requests / 30 <= said * (high + 0.01)
 
 
 def test_errors_say_what_is_there():

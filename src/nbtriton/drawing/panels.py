@@ -163,7 +163,7 @@ def frontier_scenes(
         top = y + _CAPTION
         panel = _Panel(series, True, 12 + _LEFT, width - 12 - _RIGHT, top, top + 220.0)
         scale = ", log scale" if limits.log else ""
-        percentile = max(series[0].drawn[0].latency_ms)
+        percentile = max((max(p.latency_ms) for one in series for p in one.drawn), default=99)
         caption = f"p{percentile}, {picture.unit[0]}{scale}, against {', '.join(across)}"
         drawn = [text(20, y + 11, caption, _SMALL, "muted"), *picture.axes(panel, few=False)]
         drawn += [picture.scatter(panel, one, across) for one in series if one.drawn]

@@ -311,11 +311,7 @@ def _queue(model: ModelActivity, y: float, span_s: float, high: float, at: _Layo
         text(right, y + 18, f"0 to {count(high)}", 11, "muted", "end", data_role="queue-top"),
         shape("path", d=f"M{left:g} {top:.1f}h{at.plot_w:g}", **ink(None, "line")),
         shape(
-            "path",
-            d=area,
-            opacity=0.25,
-            data_role="queue-area",
-            data_plot=at.place(top, _STRIP_H),
+            "path", d=area, opacity=0.25, data_role="queue-area", data_plot=at.place(top, _STRIP_H),
             **ink("s0"),
         ),
         shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
@@ -323,7 +319,7 @@ def _queue(model: ModelActivity, y: float, span_s: float, high: float, at: _Layo
         shape("path", d=f"M{left:g} {base:.1f}h{at.plot_w:g}", **ink(None, "muted")),
         text(right + 10, base - 16, count(now), TITLE, "fg", bold=True, data_role="queue-now"),
         text(right + 10, base - 2, "in flight now" if ensemble else "waiting now", 11, "muted"),
-    ]
+    ]  # fmt: skip
 
 
 def _lanes(model: ModelActivity, y: float, span_s: float, at: _Layout) -> list[Shape]:
@@ -333,34 +329,16 @@ def _lanes(model: ModelActivity, y: float, span_s: float, at: _Layout) -> list[S
         _, area = _steps(model.ages_s, lane.busy, 1.0, (top, _LANE_H), span_s, at)
         parts += [
             shape("title", lane.name),
+            shape("rect", x=at.plot_x, y=top, width=at.plot_w, height=_LANE_H, rx=2, **ink("bg", "line")),
             shape(
-                "rect",
-                x=at.plot_x,
-                y=top,
-                width=at.plot_w,
-                height=_LANE_H,
-                rx=2,
-                **ink("bg", "line"),
-            ),
-            shape(
-                "path",
-                d=area,
-                data_role="lane",
-                data_lane=i,
-                data_plot=at.place(top, _LANE_H),
-                **ink("s2"),
+                "path", d=area, data_role="lane", data_lane=i, data_plot=at.place(top, _LANE_H), **ink("s2")
             ),
             text(
-                at.right + 10,
-                top + 10.5,
-                _lane_text(lane.share, lane.batch_size),
-                11,
-                "fg",
-                data_role="lane-text",
-                data_lane=i,
+                at.right + 10, top + 10.5, _lane_text(lane.share, lane.batch_size), 11, "fg",
+                data_role="lane-text", data_lane=i,
             ),
             text(at.plot_x - 7, top + 10.5, f"instance {i}", 11, "muted", "end"),
-        ]
+        ]  # fmt: skip
     if len(model.lanes) > _MAX_LANES:
         more = counted(len(model.lanes) - _MAX_LANES, "more instance")
         top = y + _MAX_LANES * _LANE_STEP

@@ -28,8 +28,6 @@ from nbtriton.runtime.engine.core.snapshot import RequestRecord
 from nbtriton.runtime.engine.server import Server
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from nbtriton.drawing.frames import TableFrame
 
 __all__ = ["Autoscale", "autoscale"]
@@ -184,11 +182,8 @@ class Autoscale(Stopping):
             self._thread.join(_END_S)
 
     @property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> "TableFrame":
         """The changes of the number of instances, a row each; the first is the begin."""
-        return self._table()
-
-    def _table(self) -> "TableFrame":
         with needed("a table of decisions"):
             import pandas as pd
 
@@ -202,7 +197,7 @@ class Autoscale(Stopping):
         return f"<Autoscale {self.model} between {between}: {state}; {self.reason}>"
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
-        html, text = self._table().compact_view(caption=repr(self).strip("<>"))
+        html, text = self.frame.compact_view(caption=repr(self).strip("<>"))
         return {"text/plain": text, "text/html": html}
 
     def _run(self) -> None:
@@ -259,7 +254,9 @@ class Autoscale(Stopping):
         now_ns = monotonic_ns()
         busy = {one: one.busy_until(now_ns) for one in runtime.meters()}
         worked_ns = sum(max(0, ns - self._busy.get(one, 0)) for one, ns in busy.items())
+        # No more than all of them: this thread may have stopped after it took the time.
         work = worked_ns / max(1, now_ns - self._seen_ns) / max(1, len(group.gpus))
+        work = min(work, float(group.count))
         self._busy, self._seen_ns = busy, now_ns
         since_ns = max(now_ns - int(self._policy.window_s * 1e9), self._changed_ns)
         delay_ms = config.dynamic_batching.max_queue_delay_microseconds / 1000

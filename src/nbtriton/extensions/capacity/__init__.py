@@ -137,8 +137,11 @@ class Capacity:
         ends = ", interrupted" if self.interrupted else ""
         one = self.chosen
         if one is None:
-            lowest = min((each.p99_ms for each in self.fleets), default=math.inf)
-            return f"{self.model}: no fleet serves {load}: the lowest p99 is {measure(lowest)} ms{ends}"  # fmt: skip
+            known = [
+                each.p99_ms for each in self.fleets if each.outcome not in ("overloaded", "failed")
+            ]
+            lowest = f": the lowest p99 is {measure(min(known))} ms" if known else ""
+            return f"{self.model}: no fleet serves {load}{lowest}{ends}"
         sure = "" if one.outcome == "predicted" else f" ({one.outcome})"
         return (
             f"{self.model}: {one.name} ({count(one.nodes * one.instances)} in all) serve {load}: p99 {measure(one.p99_ms)} ms, "

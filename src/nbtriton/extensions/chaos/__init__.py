@@ -31,9 +31,9 @@ from nbtriton.common.packages import needed
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.table import Column, table_html, table_text
 from nbtriton.extensions.chaos.injection import FAULTS, Arrivals, FaultyInstance, Injected
-from nbtriton.lab.perf.driver import LoadRun, LoadSpec, make_load
+from nbtriton.lab.perf.driver import LoadRun
 from nbtriton.lab.perf.loads import Concurrency
-from nbtriton.lab.perf.measure import Level, WindowPlan, traffic_of
+from nbtriton.lab.perf.measure import Level, WindowPlan, load_of
 from nbtriton.lab.perf.prepare import Data, sequence_plan, workloads
 from nbtriton.lab.perf.progress import GuardedObserver, Observer, PerfProgress
 from nbtriton.lab.perf.settings import GivenInputs, Shapes
@@ -331,15 +331,11 @@ def _load(
 ) -> LoadRun:
     plan = sequence_plan(models, SequencePlan(), serial=False)
     (workload,), _ = workloads(config, [None], data, plan, config.max_batch_size)
-    level = Level(Concurrency(concurrency), workload, StabilityRule(), WindowPlan(), seed=data.seed)
-    traffic, lanes, serial = traffic_of(level)
-    streaming = any(each.model_transaction_policy.decoupled for each in models.values())
-    return make_load(
-        LoadSpec(
-            server, config.name, level.load, traffic, limit=count or 0, seed=data.seed, streaming=streaming,
-            lanes=lanes, serial=serial,
-        )
+    level = Level(
+        Concurrency(concurrency), workload, StabilityRule(), WindowPlan(), count or 0, data.seed,
+        streaming=any(each.model_transaction_policy.decoupled for each in models.values()),
     )  # fmt: skip
+    return load_of(server, config.name, level)
 
 
 def _unwrap(model: BackendInstance) -> BackendInstance:
@@ -384,21 +380,21 @@ class _Experiment:
         """Wait for the end, and collect responses meanwhile."""
         started_s = time.monotonic()
         ended = Event() if load is None else load.finished
-        tell, before = GuardedObserver(observer), 0
+        tell, before, told_s = GuardedObserver(observer), 0, started_s
         while True:
             elapsed_s = time.monotonic() - started_s
             left_s = math.inf if seconds is None else seconds - elapsed_s
             if left_s <= 0 or wait_in_slices(ended.wait, min(_POLL_S, left_s)):
                 return
             self.seen += self._arrivals.pop_answered()
-            done = len(self.seen)
+            done, now_s = len(self.seen), time.monotonic()
             tell(PerfProgress(
                 level=1, levels=1, what=f"chaos of {self._arrivals.model}", window=0, max_windows=0,
-                requests=done, max_requests=count or 0, elapsed_s=elapsed_s,
+                requests=done, max_requests=count or 0, elapsed_s=now_s - started_s,
                 eta_s=None if seconds is None else max(0.0, left_s),
-                infer_per_s=(done - before) / _POLL_S, points=(),
+                infer_per_s=(done - before) / (now_s - told_s), points=(),
             ))  # fmt: skip
-            before = done
+            before, told_s = done, now_s
 
     def end(self) -> None:
         """Restore the models' own instances; end the waits of running faults."""

@@ -163,7 +163,8 @@ class Comparison(TableView):
         return bundle
 
     def _median(self, index: int, figure: str) -> float | None:
-        values = sorted(getattr(points[index], figure) for points in self.rounds)
+        found = (getattr(points[index], figure) for points in self.rounds)
+        values = sorted(value for value in found if not math.isnan(value))
         return values[len(values) // 2] if values else None
 
 

@@ -215,7 +215,8 @@ def doctor(
             f"{type(target).__name__}"
         )
     path = Path(target)
-    if isinstance(target, str) and ("\n" in target or "{" in target or ":" in target):
+    colon = ":" in str(target) and not os.path.exists(target)  # noqa: PTH110 - a long text is no error
+    if isinstance(target, str) and ("\n" in target or "{" in target or colon):
         return _diagnosis(*_of_text(target))
     if path.is_file():
         return _diagnosis(*_of_text(path.read_text(encoding="utf-8"), path.parent.name, str(path)))

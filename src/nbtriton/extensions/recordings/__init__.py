@@ -20,12 +20,7 @@ from nbtriton.common.checks import CALL, PATH, check, optional
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.recordings.live import Played, Playing, play_live, play_simulated
 from nbtriton.extensions.recordings.tap import TrafficTap, record
-from nbtriton.extensions.recordings.traffic import (
-    Planned,
-    chosen_models,
-    due_times_ns,
-    planned_traffic,
-)
+from nbtriton.extensions.recordings.traffic import chosen_models, due_times_ns, planned_traffic
 from nbtriton.lab.perf.loads import read_speeds
 from nbtriton.lab.perf.machine import Others
 from nbtriton.lab.perf.options import Protocol
@@ -289,7 +284,6 @@ def _simulated(
     seed: int,
 ) -> _Session:
     planned = planned_traffic(recording, chosen, profile, empty=True)
-    _tell_inputs_apart(planned)
     ensembles, others, models = _trees(profile, chosen)
     if any(configurations):
         _to_sweep(models, sweep_models)
@@ -328,14 +322,6 @@ def _trees(
         ensembles |= first
         others |= rest
     return ensembles, others, models
-
-
-def _tell_inputs_apart(planned: list[Planned]) -> None:
-    """Give different recorded inputs different objects, for the simulated cache."""
-    unique: dict[int, Mapping[str, Any]] = {}
-    for index, each in enumerate(planned):
-        inputs = unique.setdefault(each.recorded.inputs, {})
-        planned[index] = replace(each, call=replace(each.call, inputs=inputs))
 
 
 def _nothing(*_: object) -> None:

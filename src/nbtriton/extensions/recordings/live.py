@@ -6,6 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from time import monotonic_ns
 from typing import Any
 
@@ -154,7 +155,6 @@ class Player(Submitting):
             self._handle_end(self._inbox.get())
         if self._stopping and not self._cancelled:
             self._close_sequences()
-        self.finished.set()
 
     def _wait_until(self, due_ns: int) -> None:
         """Handle ends of requests until a time."""
@@ -262,7 +262,13 @@ def play_live(
             interrupted = True
             run.stop()
     end_ns = bound()
-    windows = {model: run.collect_of(model, start_ns, end_ns) for model in playing.models}
+    # From the first request to the last response: the load and the statistics took their time before and after.
+    first_ns, last_ns = run.span_ns() or (start_ns, end_ns)
+    statistics[first_ns], statistics[last_ns] = statistics[start_ns], statistics[end_ns]
+    windows = {
+        model: replace(run.collect_of(model, start_ns, end_ns), start_ns=first_ns, end_ns=last_ns)
+        for model in playing.models
+    }
     sent = [
         each.recorded._replace(at_ns=at_ns) for at_ns, each in run.sent if not each.call.closing
     ]
@@ -285,24 +291,29 @@ def points_of(
         rows[each.call.model].append(each.recorded.rows)
     sequences = {each.sequence[0] for each in playing.planned if each.sequence is not None}
     points = []
-    for model, window in windows.items():
+    for model, steps in playing.models.items():
+        window = windows[model]
         meter = LevelMeter(rule, f"speed {playing.speed:g}")
         verdict: Verdict | None = meter.cut(window) if interrupted else meter.add(window)
         if verdict is None or not verdict.windows:
             continue
         sizes = set(rows[model])
         point = measured_point(
-            "replay", playing.speed, rule, verdict, statistics, (model, *playing.models[model]),
+            "replay", playing.speed, rule, verdict, statistics, (model, *steps),
             configuration={"model": model, **playing.configuration} if several else playing.configuration,
-            batch_size=sizes.pop() if len(sizes) == 1 else 1,
+            batch_size=max(1, sizes.pop()) if len(sizes) == 1 else 1,
             sequences=model in sequences,
         )  # fmt: skip
         if sizes:  # requests of several sizes
-            mean = sum(rows[model]) / len(rows[model])
-            note = (
-                f"requests of {min(rows[model])} to {max(rows[model])} rows, {mean:.3g} on average"
-            )
-            point = replace(point, infer_per_s=point.infer_per_s * mean, notes=(*point.notes, note))
+            asked = sorted(rows[model])
+            note = f"requests of {asked[0]} to {asked[-1]} rows, {fmean(asked):.3g} on average"
+            if point.request_count < len(asked):
+                note += "; not all were answered, and the throughput is at least what is said"
+            least = fmean(asked[: point.request_count] or [0])
+            point = replace(
+                point, infer_per_s=point.infer_per_s * least,
+                throughputs=tuple(rate * least for rate in point.throughputs), notes=(*point.notes, note),
+            )  # fmt: skip
         points.append(point)
     return tuple(points)
 
@@ -329,8 +340,8 @@ def play_simulated(
     """
     experiment = Experiment(profile, configs, seed=seed)
     timed = list(zip(playing.planned, playing.due_ns, strict=True))
-    requests = [Due(due_ns, each.call, each.recorded.rows) for each, due_ns in timed]
-    done = experiment.replay(requests, on_progress, models=playing.models)
+    requests = [Due(due_ns, each.call, max(1, each.recorded.rows)) for each, due_ns in timed]
+    done = experiment.replay(requests, on_progress)
     points = points_of(playing, done.windows, done.statistics, interrupted=done.interrupted)
     # Virtual clients are never late: each request arrives when it is due.
     sent = [each.recorded._replace(at_ns=due_ns) for each, due_ns in timed[: done.sent]]

@@ -21,8 +21,8 @@ from nbtriton.common.checks import (
     optional,
     whole,
 )
-from nbtriton.common.errors import InvalidArgumentError, NotFoundError
-from nbtriton.drawing.numbers import measure
+from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError
+from nbtriton.drawing.numbers import counted, measure
 from nbtriton.extensions.tuning.device_profiles import (
     INSTANCES,
     measure_devices,
@@ -33,7 +33,7 @@ from nbtriton.extensions.tuning.search import Candidate, Goal, InstanceMemory, S
 from nbtriton.extensions.tuning.tuned import Tuning, flat_options, simulated_text
 from nbtriton.lab.perf.api import perf
 from nbtriton.lab.perf.loads import MOST_OUTSTANDING
-from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.perf.point import PerfPoint, describe
 from nbtriton.lab.perf.prepare import Data
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.report import PerfReport
@@ -243,9 +243,12 @@ def tune(
         raise NotFoundError(f"no configuration of '{model}' could be simulated")
     measured: list[Candidate] = []
     if not interrupted:
-        interrupted = subject.measure(candidates, finalists, goal, measured)
+        interrupted = subject.measure(candidates, finalists, goal, measured, notes)
     if not measured:
-        notes.append("interrupted before a configuration was measured: the figures are predicted")
+        why = "no configuration could be measured"
+        if interrupted:
+            why = "interrupted before a configuration was measured"
+        notes.append(f"{why}: the figures are predicted")
         measured = candidates[:finalists]
     measured = search.ordered(measured)
     best = measured[0]
@@ -332,24 +335,25 @@ class _Subject:
         return False
 
     def measure(
-        self, candidates: Sequence[Candidate], finalists: int, goal: Goal, measured: list[Candidate]
-    ) -> bool:
+        self, candidates: Sequence[Candidate], finalists: int, goal: Goal, measured: list[Candidate], notes: list[str]
+    ) -> bool:  # fmt: skip
         """Measure the best configurations; return whether a Ctrl-C has ended it.
 
         While none is within the limits it goes on, with a few at most: first with those that should be within them
-        by how far the predictions were off. The models have their own configuration again at the end.
+        by how far the predictions were off. The next takes the place of one that cannot be loaded or measured, which is
+        noted. The models have their own configuration again at the end.
         """
         configurator = Configurator(self.server, self.model, [])
         left = list(candidates)
         began_s = time.monotonic()
         try:
-            while left and len(measured) < finalists + _FURTHER:
+            for number in range(1, min(len(left), finalists + _FURTHER) + 1):
                 if len(measured) >= finalists:
                     if any(goal.misses(one.result) == 0 for one in measured):
                         break
                     left = _by_hope(left, goal, measured)
                 candidate = left.pop(0)
-                number, total = len(measured) + 1, max(finalists, len(measured) + 1)
+                total = max(finalists, number)
                 each_s = (time.monotonic() - began_s) / len(measured) if measured else _FINALIST_S
                 until_s = time.monotonic() + each_s * (min(total, number + len(left)) - number + 1)
                 shown = [one.result for one in measured] or [candidate.predicted]
@@ -364,8 +368,13 @@ class _Subject:
                     self.report(what, shown, until_s - time.monotonic())
 
                 report(None)
-                configurator.apply_each(candidate.options)
-                measured.append(self._finalist(candidate, report))
+                try:
+                    configurator.apply_each(candidate.options)
+                    measured.append(self._finalist(candidate, report))
+                except TritonError as error:  # such as without memory for so many instances
+                    words = describe("", flat_options(candidate.options), 1)
+                    reason = error.message.partition("\n")[0]
+                    notes.append(f"{words} could not be measured: {reason}")
         except KeyboardInterrupt:
             return True
         finally:
@@ -442,9 +451,11 @@ def _memory_notes(memory: Mapping[str, InstanceMemory]) -> list[str]:
 def _notes(goal: Goal, best: Candidate) -> list[str]:
     notes = [note for note in best.predicted.notes if note.startswith(DOUBTFUL)]
     if best.measured is not None and goal.misses(best.measured) > 0:
+        one = best.measured
+        words = f"{measure(one.latency_p99_us / 1000)} ms at {measure(one.infer_per_s)} infer/s"
+        if one.error_count:
+            words += f", and {counted(one.error_count, 'request')} failed, the first with: {one.first_error}"
         notes.append(
-            f"no configuration was measured within the limits; the closest has a p99 latency of "
-            f"{best.measured.latency_p99_us / 1000:.3g} ms at {measure(best.measured.infer_per_s)} "
-            "infer/s"
+            f"no configuration was measured within the limits; the closest has a p99 latency of {words}"
         )
     return notes

@@ -177,7 +177,7 @@ class Tuning:
             words += (
                 f", {measure(p99_ms - self.p99_ms)} ms over the limit of {measure(self.p99_ms)} ms"
             )
-        elif self.p99_ms is not None:
+        elif self.p99_ms is not None and self.best.request_count:
             words += f", within the limit of {measure(self.p99_ms)} ms"
         if self.today is not None:
             # Both predicted: a measurement beside a prediction would compare two methods.
@@ -279,7 +279,7 @@ class Tuning:
 
 def _point(key: str, point: PerfPoint, options: Mapping[str, Mapping[str, Any]]) -> Point:
     details = [(name, str(option_text(value))) for name, value in flat_options(options).items()]
-    p99_ms = {99: point.latency_p99_us / 1000}
+    p99_ms = {99: point.latency_p99_us / 1000} if point.request_count else {}  # it is drawn nowhere
     return Point(point.value, point.infer_per_s, p99_ms, "stable", (), tuple(details), key)
 
 

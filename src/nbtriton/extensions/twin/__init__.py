@@ -3,6 +3,7 @@
 # Annotations are evaluated: the table of options is read from them.
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import median
@@ -111,19 +112,19 @@ class Twin(Profile):
         LoadError
             A model's configuration names what cannot be here, such as a file of labels.
         """
-        if server is None:
-            from nbtriton.serving.server import Server
+        with ExitStack() as stack:
+            if server is None:
+                from nbtriton.serving.server import Server
 
-            server = Server(stand_in=True)
-        for name, model in self.models.items():
-            server.load(_stand_in(model), name=name)
-        loaded: set[str] = set()
-        for name in self.ensembles:
-            inner, _ = model_tree(self, name)
-            for each in reversed(inner):  # the innermost first
-                if each not in loaded:
-                    server.load(self.ensembles[each], name=each)
-                    loaded.add(each)
+                server = stack.enter_context(Server(stand_in=True))
+            for name, model in self.models.items():
+                server.load(_stand_in(model), name=name)
+            inner = (
+                each for name in self.ensembles for each in reversed(model_tree(self, name)[0])
+            )
+            for name in dict.fromkeys(inner):  # the innermost first
+                server.load(self.ensembles[name], name=name)
+            stack.pop_all()  # the caller's from now on
         return server
 
     def save(self, path: str | Path) -> None:
@@ -161,6 +162,9 @@ def instances_of(config: ModelConfig) -> int:
     return max(1, sum(not plan.passive for plan in plan_instances(config, gpus=None)))
 
 
+# The statistics of all models, the time of their reading in seconds, and how much earlier or later it may have been.
+_Look = tuple[dict[str, Entry], float, float]
+
 # Looks at the statistics; calls that measure the way there and back.
 _LOOKS = 21
 _PINGS = 25
@@ -168,6 +172,8 @@ _PINGS = 25
 # the queue is at least this share of a request.
 _CHECKED = 2000
 _OFF, _MATTERS = 1.5, 0.1
+# The share of the stretch by which its length may be another one, from which a note says so.
+_UNSURE = 0.05
 
 _KINDS = {"url": NAME, "model": optional(NAME), "observer": optional(CALL)}
 
@@ -230,7 +236,7 @@ def twin(
     check({"url": url, "model": model, "observer": observer}, _KINDS)
     started_s = time.monotonic()
     with address_of(url, given["protocol"]).client() as client:
-        looks: list[tuple[float, dict[str, Entry]]] = []
+        looks: list[_Look] = []
         interrupted = False
         try:
             looks.extend(_looks(client, given["duration_s"], observer))
@@ -238,18 +244,23 @@ def twin(
             interrupted = True
             if len(looks) < 2:
                 raise
-        configs = {name: client.config(name) for name in looks[-1][1]}
+        (first_ones, began_s, before_s), (last_ones, ended_s, after_s) = looks[0], looks[-1]
+        configs = {name: client.config(name) for name in last_ones}
         if model is not None and model not in configs:
             has = f"{url} has no model '{model}'; it has {', '.join(configs) or 'none'}"
             raise NotFoundError(has, hint=nearest(model, configs))
         round_trip_us, client_us = _call_us(client)
         described = client.describe()
         where = f"{client.protocol}://{client.url}"
-    seconds = looks[-1][0] - looks[0][0]
-    traffic = {
-        name: traffic_of(looks[0][1].get(name), looks[-1][1][name], seconds) for name in configs
-    }
-    models, notes = _models(configs, looks, given["at_once"])
+    seconds, unsure_s = ended_s - began_s, before_s + after_s
+    traffic = {name: traffic_of(first_ones.get(name), last_ones[name], seconds) for name in configs}
+    models, notes = _models(configs, [entries for entries, *_ in looks], given["at_once"])
+    if unsure_s > _UNSURE * seconds:
+        most = f"to {seconds / (seconds - unsure_s):.0%}" if unsure_s < seconds else "or more"
+        least = f"{seconds / (seconds + unsure_s):.0%}"
+        notes.append(
+            f"the statistics took long to be read, so that a rate may be {least} {most} of what is said"
+        )
     if given["measure_s"] is not None:
         models = _measured(where, configs, models, given["measure_s"], observer)
     ensembles = {
@@ -285,17 +296,17 @@ def twin(
     return replace(found, seen=seen, notes=(first, *notes, *remarks))
 
 
-def _looks(
-    client: Client[Any], seconds: float, observer: Observer | None
-) -> Iterator[tuple[float, dict[str, Entry]]]:
-    """Yield the statistics at equal distances, each with its time in seconds."""
+def _looks(client: Client[Any], seconds: float, observer: Observer | None) -> Iterator[_Look]:
+    """Yield the statistics at equal distances."""
     began_s = time.monotonic()
     for look in range(_LOOKS):
         time.sleep(max(0.0, began_s + seconds * look / (_LOOKS - 1) - time.monotonic()))
+        before_s = time.monotonic()
         entries = latest_entries(client.statistics())
-        elapsed_s = time.monotonic() - began_s
-        yield began_s + elapsed_s, entries
+        after_s = time.monotonic()
+        yield entries, (before_s + after_s) / 2, (after_s - before_s) / 2
         if observer is not None:
+            elapsed_s = after_s - began_s
             observer(
                 PerfProgress.step(
                     look, _LOOKS, "statistics", elapsed_s, max(0.0, seconds - elapsed_s)
@@ -316,7 +327,7 @@ def _call_us(client: Client[Any]) -> tuple[float, float]:
 
 def _models(
     configs: Mapping[str, ModelConfig],
-    looks: list[tuple[float, dict[str, Entry]]],
+    looks: list[dict[str, Entry]],
     at_once: int | None,
 ) -> tuple[dict[str, ModelProfile], list[str]]:
     """Return the profiles of the models that have executed something, and what to know of the others."""
@@ -325,7 +336,7 @@ def _models(
     for name, config in configs.items():
         if is_ensemble(config):
             continue
-        times = times_of([entries[name] for _, entries in looks if name in entries])
+        times = times_of([entries[name] for entries in looks if name in entries])
         if not times or config.model_transaction_policy.decoupled:
             left_out.append(name)
             continue

@@ -110,7 +110,7 @@ def times_of(looks: Sequence[Entry]) -> dict[int, Times]:
         now = _sums(look)
         for size, (count, ns) in now.items():
             was = before.get(size, (0, 0))
-            was = was if was[0] <= count else (0, 0)  # it was loaded again
+            was = was if was[0] <= count and was[1] <= ns else (0, 0)  # it was loaded again
             if count > was[0]:
                 pieces[size].append((count - was[0], (ns - was[1]) / (count - was[0]) / 1000))
         before = now

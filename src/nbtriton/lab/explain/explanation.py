@@ -275,9 +275,8 @@ def _busy(record: ModelRecord) -> tuple[BusyTimes, int]:
 
 def _parts_table(slow: SlowRequests) -> tuple[Sequence[str | Column], _Rows]:
     unit, per_us = _unit(slow)
-    columns = (
-        "part", Column("median", unit), Column("slowest 1%", unit), Column("more", unit), "meaning",
-    )  # fmt: skip
+    slowest = Column("slowest 1%" if slow.count > 1 else "slowest", unit)
+    columns = "part", Column("median", unit), slowest, Column("more", unit), "meaning"
     return columns, [
         [
             part,

@@ -241,7 +241,7 @@ def _meaning(record: ModelRecord, reason: str, idle: bool, batches: Sequence[Bat
 
 def _part(count: int, total: int) -> str:
     share = count / max(1, total)
-    return f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
+    return f"{share:.0%}" if share >= 0.01 else f"{measure(100 * share, 1)}%"
 
 
 # -- proposals ---------------------------------------------------------------------------------------

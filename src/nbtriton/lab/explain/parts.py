@@ -187,11 +187,9 @@ class SlowRequests:
         median, slow = sum(self.median_us.values()), sum(self.slow_us.values())
         more = slow - median
         part, us = next(iter(self.more_us.items()))
-        noun = "request" if self.count == 1 else "requests"
-        text = (
-            f"the slowest 1% ({self.count} {noun}) took {time_text(slow)}, "
-            f"a median one {time_text(median)}: "
-        )
+        # One is more than a hundredth of fewer than a hundred.
+        those = "request" if self.count == 1 else f"1% ({self.count} requests)"
+        text = f"the slowest {those} took {time_text(slow)}, a median one {time_text(median)}: "
         # Where another part is shorter, a single part may exceed the whole difference.
         if us > more:
             return f"{text}{part} alone is {time_text(us)} longer"

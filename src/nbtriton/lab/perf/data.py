@@ -188,9 +188,9 @@ def check_batch_size(config: ModelConfig, batch_size: int) -> None:
 
 def _rows(request: Request) -> int:
     rows = {name: shape_of(array)[:1] for name, array in request.items()}
-    if () in rows.values() or len(set(rows.values())) != 1:
+    if () in rows.values() or len(set(rows.values())) != 1 or (0,) in rows.values():
         raise InvalidArgumentError(
-            f"inputs must have the batch dimension first, and the same for all: {rows}"
+            f"inputs must have the batch dimension first, not 0 and the same for all: {rows}"
         )
     return int(next(iter(rows.values()))[0])
 

@@ -99,7 +99,8 @@ class LoadRun(ABC):
         self._fetches = bool(getattr(spec.target, "devices", ()))
         self._slots: list[Slot] = []
         self._errors: deque[tuple[int, str]] = deque()
-        self._thread = threading.Thread(target=self._run, name="nbtriton-perf", daemon=True)
+        self._collected_errors = 0
+        self._thread = threading.Thread(target=self._send_all, name="nbtriton-perf", daemon=True)
 
     def start(self) -> None:
         """Start sending."""
@@ -117,11 +118,14 @@ class LoadRun(ABC):
 
     def collect(self, start_ns: int, end_ns: int) -> Window:
         """Return the window between two times; each request is in one window only."""
-        return collect(self._slots, self._errors, start_ns, end_ns)
+        window = collect(self._slots, self._errors, start_ns, end_ns)
+        self._collected_errors += window.errors
+        return window
 
     def completed(self) -> int:
         """Return the number of requests that have ended, failed ones included."""
-        return sum(len(slot.end_ns) for slot in self._slots) + len(self._errors)
+        failed = self._collected_errors + len(self._errors)
+        return sum(len(slot.end_ns) for slot in self._slots) + failed
 
     def span_ns(self) -> tuple[int, int] | None:
         """Return the first start and the last end of successful requests, None without any."""
@@ -160,6 +164,12 @@ class LoadRun(ABC):
         for slot in list(self._slots):
             if slot.pending is not None:
                 _end(slot.pending)
+
+    def _send_all(self) -> None:
+        try:
+            self._run()
+        finally:  # nobody waits forever for a sender that has failed
+            self.finished.set()
 
     @abstractmethod
     def _run(self) -> None: ...
@@ -210,7 +220,6 @@ class OneCaller(LoadRun):
                 self._record_error(slot, now(), error)
             else:
                 slot.record_success(now())
-        self.finished.set()
 
 
 class Submitting(LoadRun):
@@ -284,12 +293,12 @@ class Submitting(LoadRun):
         fetches = self._fetches
 
         def on_done(pending: Any) -> None:
-            error = pending.exception()
-            if fetches and error is None:
-                try:
+            try:
+                error = pending.exception()
+                if fetches and error is None:
                     _fetch(pending.result())
-                except Exception as raised:
-                    error = raised
+            except Exception as raised:  # also of one that was cancelled before a thread took it
+                error = raised
             end_ns = monotonic_ns()
             if error is None:
                 slot.record_success(end_ns)
@@ -319,7 +328,6 @@ class ClosedLoop(Submitting):
             self._advance(slot)
         while (slot_or_end := self._inbox.get()) is not None:
             self._advance(slot_or_end)
-        self.finished.set()
 
     def _advance(self, slot: Slot) -> None:
         call = self._next(slot.lane)
@@ -382,7 +390,6 @@ class OpenLoop(Submitting):
                 slot.lane = lane
                 self._send(slot, call)
         self._wait_idle()
-        self.finished.set()
 
     def _wait_idle(self) -> None:
         """Wait until no request is outstanding."""
@@ -439,7 +446,6 @@ class PeriodicLoop(Submitting):
                 ended += self._handle(waiting)
         while ended < len(self._slots):
             ended += self._handle(set())
-        self.finished.set()
 
     def _handle(self, waiting: set[Slot]) -> bool:
         """Handle one message; return whether a request has ended."""

@@ -57,18 +57,19 @@ class Others:
 
 
 def others_s() -> float:
-    """Return the processor seconds that others used so far; nan where the system does not say.
+    """Return the processor seconds that others used so far of the cores that this process may use; nan if unknown.
 
     Others are the programs that are not this process or its descendants, and the other guests of a virtual
     machine's host.
     """
     try:
-        first = (_PROC / "stat").read_text(encoding="utf-8").partition("\n")[0]
+        rows = [line.split() for line in (_PROC / "stat").read_text("utf-8").splitlines()]
     except OSError:
         return math.nan
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     # user, nice, system, idle, iowait, irq, softirq, steal
-    fields = [int(field) for field in first.split()[1:9]]
-    busy = sum(fields) - fields[3] - fields[4]
+    cores = [list(map(int, words[1:9])) for words in rows if words[0] in usable]
+    busy = sum(sum(ticks) - ticks[3] - ticks[4] for ticks in cores) if cores else math.nan
     return busy / os.sysconf("SC_CLK_TCK") - time.process_time() - descendants_s()
 
 
@@ -89,4 +90,5 @@ def descendants_s() -> float:
                 pids.add(number)
                 # utime, stime, cutime, cstime
                 ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    ended = os.times()
+    return ticks / os.sysconf("SC_CLK_TCK") + ended.children_user + ended.children_system

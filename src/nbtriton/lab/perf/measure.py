@@ -173,7 +173,7 @@ def measure_level(
         statistics[now_ns] = document
         return now_ns
 
-    run = _load(server, model, level)
+    run = load_of(server, model, level)
     wait = ProgressWait(run, on_progress)
     start_ns = 0
     verdict: Verdict | None = None
@@ -191,6 +191,8 @@ def measure_level(
                 run.start()
                 plan = level.plan.fitted(_warm_up(run, level, wait))
                 start_ns = bound()
+                # What ended since the warm-up, while the statistics were read, is in no window.
+                run.collect(0, start_ns)
             while verdict is None:
                 _wait_window(run, plan, start_ns, wait)
                 end_ns = bound()
@@ -237,7 +239,8 @@ def traffic_of(level: Level) -> tuple[Traffic, int, bool]:
     return traffic, lanes, data.plan.serial
 
 
-def _load(server: Target, model: str, level: Level) -> LoadRun:
+def load_of(server: Target, model: str, level: Level) -> LoadRun:
+    """Return the load of a level, not yet started."""
     from nbtriton.lab.perf.driver import LoadSpec, make_load  # a prediction needs no engine
 
     traffic, lanes, serial = traffic_of(level)

@@ -9,6 +9,7 @@ import base64
 import gzip
 import io
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -339,7 +340,7 @@ def _lines(content: bytes) -> Iterator[bytes]:
     file: IO[bytes] = io.BytesIO(content)
     if content.startswith(b"\x1f\x8b"):
         file = cast("IO[bytes]", gzip.GzipFile(fileobj=file))
-    with suppress(EOFError, OSError):
+    with suppress(EOFError, OSError, zlib.error):
         yield from file
 
 

@@ -22,7 +22,7 @@ from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, t
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import plot, save_png, series_of, target_of
 from nbtriton.lab.perf.machine import disturbance
-from nbtriton.lab.perf.point import PerfPoint, option_text, row_of
+from nbtriton.lab.perf.point import COLUMNS, PerfPoint, option_text, row_of
 from nbtriton.lab.perf.windows import DRIFT
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _csv_row(
     point: PerfPoint, infer_per_s: float, server: ServerBreakdown | None, network: float
 ) -> dict[str, Any]:
     return {
-        "Concurrency" if point.mode == "concurrency" else "Request Rate": f"{point.value:g}",
+        COLUMNS.get(point.mode, "request_rate").replace("_", " ").title(): f"{point.value:g}",
         "Inferences/Second": f"{infer_per_s:.6g}",
         **(
             {}

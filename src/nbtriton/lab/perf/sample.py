@@ -95,8 +95,8 @@ def measure_sample(
     target = spec.target
     run = make_load(spec)
     requests = _requests(target, models[0])
-    run.start()
     try:
+        run.start()
         limit_ns = monotonic_ns() + round(max(seconds, longest_s) * 1e9)
         while run.completed() < warm_up and monotonic_ns() < limit_ns:
             wait_in_slices(run.finished.wait, _POLL_S / 10)

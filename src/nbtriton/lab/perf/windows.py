@@ -268,7 +268,7 @@ class LevelMeter:
         last = tuple(self.windows[-STABLE_WINDOWS:])
         pools = [w.latencies_ns for w in last]
         if not any(len(w.latencies_ns) for w in self.windows) and window.errors:
-            return Verdict("failed", last, f"every request failed: {last[0].first_error}")
+            return Verdict("failed", last, f"every request failed: {window.first_error}")
         if self.rule.single:
             if not len(window.latencies_ns):
                 return Verdict("empty", last, _EMPTY)

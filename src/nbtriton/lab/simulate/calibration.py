@@ -271,7 +271,7 @@ class Calibration:
         gives_way = []
         details: dict[str, Any] = {}
         for level in sorted(measured.crowded):
-            turns = list(zip(measured.plain[level], measured.crowded[level], strict=True))
+            turns = list(zip(measured.plain[level], measured.crowded[level], strict=False))
             plain, crowded = (
                 [ns for turn in found for ns in turn] for found in zip(*turns, strict=True)
             )

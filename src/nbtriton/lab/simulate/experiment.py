@@ -39,7 +39,7 @@ What does not work, and why
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import NamedTuple
@@ -87,7 +87,7 @@ class Replayed:
     Attributes
     ----------
     windows : mapping of str to Window
-        By model: the whole replay.
+        By model: from the first request to the last response of all.
     statistics : mapping of int to mapping
         The server's statistics at its begin and at its end, for `nbtriton.lab.perf.measure.measured_point`.
     end_ns : int
@@ -280,39 +280,28 @@ class Experiment:
 
     def replay(
         self,
-        requests: Iterable[Due],
+        requests: Sequence[Due],
         on_progress: Callable[[LevelProgress], None] = _unseen,
-        *,
-        models: Iterable[str] = (),
     ) -> Replayed:
         """Send each request at its time to the model of its call, until all are answered.
 
         Parameters
         ----------
-        requests : iterable of Due
+        requests : sequence of Due
             In the order of their times.
         on_progress : callable
             Called after every 20,000 events.
-        models : iterable of str
-            Models that have a window also without a request.
         """
-        requests = list(requests)
-        names = dict.fromkeys((*models, *(each.call.model for each in requests)))
+        names = dict.fromkeys(each.call.model for each in requests)
         targets = {name: self._target(name) for name in names}
         keys: dict[int, int] = {}
         run = Replay(
             self._server.world,
             [
-                (
-                    at_ns,
-                    targets[call.model],
-                    rows,
-                    keys.setdefault(id(call.inputs), len(keys)),
-                    call,
-                )
+                (at_ns, targets[call.model], rows, keys.setdefault(id(call.inputs), len(keys)), call)
                 for at_ns, call, rows in requests
             ],
-        )
+        )  # fmt: skip
         before = self._server.statistics()
         interrupted = False
         try:
@@ -322,11 +311,11 @@ class Experiment:
                 on_progress(LevelProgress(0, run.completed(), 0.0))
         except KeyboardInterrupt:
             interrupted = True
-        latest_ns = run.latest_ns()
-        end_ns = max(1, latest_ns)
+        latest_ns, begin_ns = run.latest_ns(), requests[0].at_ns if requests else 0
+        end_ns = max(begin_ns + 1, latest_ns)
         return Replayed(
-            {name: _collect(run.recorder_of(targets[name]), 0, end_ns) for name in names},
-            {0: before, end_ns: self._server.statistics()},
+            {name: _collect(run.recorder_of(targets[name]), begin_ns, end_ns) for name in names},
+            {begin_ns: before, end_ns: self._server.statistics()},
             latest_ns,
             run.number,
             interrupted,

@@ -211,7 +211,8 @@ class ModelMeasurements:
         most_ns = [upper_median(self.all_alone(rows)) for rows in self.alone]
         longer_ns = [
             upper_median(many) - upper_median(one)
-            for one, many in zip(self.plain.get(1, ()), self.crowded.get(1, ()), strict=True)
+            # An interrupt may have come between the two.
+            for one, many in zip(self.plain.get(1, ()), self.crowded.get(1, ()), strict=False)
             if one and many
         ]
         if longer_ns and requests > 1:

@@ -197,12 +197,13 @@ def with_measurement(prediction: PerfReport, measured: PerfReport) -> PerfReport
         for point in prediction.points
         for other in measured.points
         if point.mode in ("concurrency", "request_rate")
+        and point.infer_per_s
         and other.request_count
         and _conditions(point) == _conditions(other)
     ]
     if not pairs:
         return prediction
-    ratios = [other.infer_per_s / point.infer_per_s for point, other in pairs if point.infer_per_s]
+    ratios = [other.infer_per_s / point.infer_per_s for point, other in pairs]
     words = written(min(ratios), 2) + (f" to {written(max(ratios), 2)}" if len(ratios) > 1 else "")
     quick = ", in short windows" if measured.quick else ""
     note = f"solid: measured at {measured.environment['measured_at']}{quick}; {words} times the predicted throughput"

@@ -304,14 +304,7 @@ class OpenLoop(_Submitting):
     """
 
     __slots__ = (
-        "_blocked",
-        "_due",
-        "_next_due",
-        "_outstanding",
-        "_own",
-        "_sender",
-        "_serial",
-        "_turns",
+        "_blocked", "_due", "_next_due", "_outstanding", "_own", "_sender", "_serial", "_turns",
     )  # fmt: skip
 
     def __init__(

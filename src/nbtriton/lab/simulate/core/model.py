@@ -124,17 +124,8 @@ class Model(ModelExecutions):
         device: OnDevice | None = None,
     ) -> None:
         super().__init__(
-            name,
-            world,
-            service,
-            demand,
-            python,
-            contends,
-            gives_way or [],
-            uneven or [1.0],
-            threaded,
-            device,
-        )
+            name, world, service, demand, python, contends, gives_way or [], uneven or [1.0], threaded, device
+        )  # fmt: skip
         self.batcher = batcher
         # A second thread does not help a model that keeps the interpreter.
         self.offloads = python < 0.5
