@@ -360,6 +360,26 @@ def test_what_a_dropped_server_has_accepted_is_answered(gate: Gate):
         assert future.result(WAIT_S)["OUT"].shape == (1, 4)
 
 
+def test_a_dropped_server_keeps_what_a_later_step_binds(gate: Gate):
+    """An ensemble that is a step, and that no request has reached yet."""
+    server = Server(gpus=())
+    server.load(echo(), gated(gate), name="first")
+    server.load(echo(), lambda IN: {"OUT": IN + 1}, name="m")
+    tensors = {"inputs": {"X": "FP32[4]"}, "outputs": {"Z": "FP32[4]"}}
+    server.load(ensemble_text(("m", {"IN": "X"}, {"OUT": "Z"}), **tensors), name="inner")
+    steps = [("first", {"IN": "X"}, {"OUT": "Y"}), ("inner", {"X": "Y"}, {"Z": "Z"})]
+    server.load(ensemble_text(*steps, **tensors), name="outer")
+    inner = server.engine.registry.resolve("inner")
+    future = server.submit("outer", {"X": row(3)})
+    gate.wait_entered()
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        del server
+    assert until(lambda: inner._unpublished), "the models leave, one after the other"
+    gate.open()
+    assert future.result(WAIT_S)["Z"][0, 0] == 4
+    assert inner.wait_drained(WAIT_S)
+
+
 @pytest.mark.medium
 def test_a_closed_or_empty_server_warns_of_nothing():
     with warnings.catch_warnings():

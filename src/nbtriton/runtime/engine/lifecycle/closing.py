@@ -16,6 +16,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from nbtriton.runtime.engine.core.dispatch import Registry
+from nbtriton.runtime.engine.core.ensemble_runtime import EnsembleRuntime
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import SchedulerThread, blocked_here, this_thread
 from nbtriton.runtime.interrupts import interrupts_allowed
@@ -110,10 +111,15 @@ def _start_cleanup(runtimes: list[Runtime], clock: SchedulerThread) -> None:
 
 
 def _clean_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
-    for runtime in runtimes:
-        runtime.unpublish()
-    while runtimes:
-        runtimes.pop().wait_drained(None)
+    # Ensembles first: a step that has not begun may have to bind models that nothing else holds.
+    models = [one for one in runtimes if not isinstance(one, EnsembleRuntime)]
+    ensembles = [one for one in runtimes if isinstance(one, EnsembleRuntime)]
+    runtimes.clear()
+    for leaving in (ensembles, models):
+        for runtime in leaving:
+            runtime.unpublish()
+        while leaving:
+            leaving.pop().wait_drained(None)
     clock.stop(_GRACE_S)
     _end_fork_servers()
     # An error that a model raised has its weights in a circle of frames, and the garbage collector
