@@ -49,15 +49,21 @@ def own_places(kind: Kind) -> dict[str, str]:
 
 def places(kind: Kind) -> dict[str, str]:
     """Return the places of all entries of a kind, by name: nbtriton's own, then those of other packages."""
-    # Imported here: it costs 28 ms, a fifth of the whole import, and is seldom needed.
+    return dict(_places(kind))
+
+
+def _places(kind: Kind) -> Iterator[tuple[str, str]]:
+    """Yield name and place of each entry; other packages are looked at only if nbtriton's own entries do not do."""
+    found = own_places(kind)
+    yield from list(found.items())
+    # Imported here: it costs 28 ms, a fifth of the whole import, and each look at 230 packages 20 ms.
     from importlib.metadata import entry_points
 
-    found = own_places(kind)
     for point in entry_points(group=f"nbtriton.{kind}"):
         # An installation of nbtriton may be older than the source that runs.
-        if not point.value.startswith("nbtriton."):
-            found.setdefault(point.name, point.value)
-    return found
+        if point.name not in found and not point.value.startswith("nbtriton."):
+            found[point.name] = point.value
+            yield point.name, point.value
 
 
 def place_of(kind: Kind, name: str) -> str | None:
@@ -88,7 +94,7 @@ def find(kind: Kind, name: str, missing: str, hint: str = "") -> Any:
 
 def working(kind: Kind) -> Iterator[tuple[str, Any]]:
     """Yield the name and the object of each entry of a kind; one that cannot be loaded is a warning."""
-    for name, place in places(kind).items():
+    for name, place in _places(kind):
         try:
             found = load(place)
         except Exception as error:
