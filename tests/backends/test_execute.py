@@ -389,6 +389,22 @@ def test_a_coroutine_that_raises_fails_its_batch_alone(make, run, error):
     run(instance, ones())
 
 
+def test_a_task_that_exits_fails_its_batch_alone(make, run):
+    class TritonPythonModel:
+        async def execute(self, requests):
+            async def leave():
+                if requests[0].request_id():
+                    raise SystemExit(3)
+
+            await asyncio.gather(leave())
+            return [respond(ones())]
+
+    instance = make(TritonPythonModel)
+    with pytest.raises(ModelError, match=r"message: SystemExit: 3\n"):
+        run(instance, Request({"IN": ones()}, request_id="x"))
+    run(instance, ones())
+
+
 def test_a_model_may_run_an_event_loop_although_the_kernel_runs_one(make, run):
     def execute(requests):
         async def answer():

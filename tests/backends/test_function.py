@@ -104,6 +104,15 @@ def test_missing_and_contradicting_annotations_are_errors(text, config, message)
     assert caught.value.hint
 
 
+def test_what_a_generator_computes_counts_as_computing(make):
+    def f(IN):
+        yield IN
+
+    timer = Timer()
+    make(f).execute([Request({"IN": ones()})], timer)
+    assert timer.marks == ["inputs_ready", "infer_done"]
+
+
 def test_a_batch_is_one_call_and_its_parts_are_views(make):
     calls = []
 

@@ -127,13 +127,14 @@ def test_PB6_a_missing_file_fails_at_once(make, tmp_path):
     )
 
 
-def test_PB7_an_error_in_finalize_is_only_logged(make, caplog):
+@pytest.mark.parametrize("error", [ValueError("late"), SystemExit("late")])
+def test_PB7_an_error_in_finalize_is_only_logged(make, caplog, error):
     class TritonPythonModel:
         def finalize(self):
-            raise ValueError("late")
+            raise error
 
     make(TritonPythonModel).finalize()
-    assert "ValueError: late" in caplog.text
+    assert f"{type(error).__name__}: late" in caplog.text
 
 
 @pytest.mark.medium

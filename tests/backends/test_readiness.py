@@ -12,6 +12,7 @@ import grpc
 
 import nbtriton
 from nbtriton.backends.python import readiness
+from nbtriton.backends.python.running import Running
 from nbtriton.serving.frontends import serve
 from tests.frontends.cases import Case, ask
 from tests.frontends.grpc_support import ask as ask_grpc
@@ -112,6 +113,18 @@ def test_PB10_a_model_that_thinks_too_long_is_not_ready(monkeypatch):
         assert not server.engine.inspection.is_model_ready("m")
         assert Model.thinks.wait(30)
         Model.goes_on.set()
+
+
+def test_PB10_a_question_that_had_no_thread_is_asked_the_next_time(monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    ask = readiness.Readiness(lambda: True, Running("m", "m_0")).ask
+    with monkeypatch.context() as full, pytest.raises(RuntimeError):
+        full.setattr(threading.Thread, "start", refuse)
+        ask()
+    monkeypatch.setattr(readiness, "TIMEOUT_S", 5.0)
+    assert ask()
 
 
 def test_PB10_only_models_that_have_a_say_are_asked():

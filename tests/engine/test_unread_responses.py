@@ -132,6 +132,21 @@ def test_a_closed_stream_lets_the_model_end(server, counting):
     assert len(counting.sent) <= 5
 
 
+def test_the_end_of_the_server_lets_go_of_a_model_that_waits(server, counting):
+    def run(self, sender, begin=Counting._run):
+        try:
+            begin(self, sender)
+        except pb_utils.TritonModelException:  # the server has answered
+            counting.ended.set()
+
+    server.load(CONFIG % 3, type("TritonPythonModel", (counting,), {"_run": run}), name="left")
+    stream = server.stream("left", {"IN": [0]})
+    next(stream)
+    assert until(lambda: len(counting.sent) == 5)  # as far as it gets
+    server.close(timeout_s=0.1)
+    assert counting.ended.wait(60)
+
+
 CALLER = """
 backend: "python" max_batch_size: 0
 input [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ]

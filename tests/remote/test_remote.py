@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import socket
 import threading
@@ -251,6 +252,27 @@ def test_inputs_go_by_shared_memory(here: nt.Server, far: Far, protocol: str):
         assert here.infer("double", doubled(4))["OUT"].tolist() == [[8]]
         here.unload("m")
         assert until(lambda: region not in regions(client))
+
+
+def test_an_interrupted_request_leaves_no_shared_memory(
+    here: nt.Server, far: Far, monkeypatch: pytest.MonkeyPatch
+):
+    def pools() -> set[nt.SharedMemoryPool]:
+        return {one for one in gc.get_objects() if isinstance(one, nt.SharedMemoryPool)}
+
+    others = pools()
+    there = nt.remote(far.http, model="double", shared_memory_bytes=1 << 16)
+    here.load("", there, name="m")
+    (pool,) = pools() - others
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as pressed, pytest.raises(KeyboardInterrupt):
+        pressed.setattr(np, "copyto", interrupt)
+        here.infer("m", doubled(1))
+    assert pool.used == 0
+    assert here.infer("m", doubled(4))["OUT"].tolist() == [[8]]
 
 
 def regions(client: HttpClient) -> list[str]:

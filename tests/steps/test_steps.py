@@ -117,6 +117,26 @@ def test_decode_image_refuses_a_request_and_not_those_beside_it(server, rng):
     assert [batch.batch_size for batch in server.batches("decode_image")] == [4]
 
 
+PAIR = "dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 60000000 }"
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("letterbox", *({"IMAGE": np.zeros((1, size, 5, 3), np.uint8)} for size in (4, 0))),
+        ("softmax", *({"SCORES": np.zeros((1, count), np.float32)} for count in (3, 0))),
+        ("nms", *({"BOXES": np.zeros((1, 2, 4), np.float32), "SCORES": np.ones((1, count), np.float32)}
+                  for count in (2, 3))),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_of_one_request_fails_no_other(server, name, good, bad):
+    server.load(PAIR, nt.step(name), name=name)
+    sent = [server.submit(name, inputs) for inputs in (good, bad)]
+    assert sent[0].result(60)
+    assert isinstance(sent[1].exception(60), TritonError)
+    assert [batch.batch_size for batch in server.batches(name)] == [2]
+
+
 def test_decode_image_takes_images_of_one_size_in_a_request(server, rng):
     server.load(None, nt.step("decode_image"), name="decode_image")
     pictures = [encoded(Image.fromarray(one), "PNG") for one in photo(rng, count=2)]
@@ -329,6 +349,13 @@ def test_tokenize_gives_the_librarys_ids(server, tokenizer):
     wanted = library.encode_batch(texts)
     assert found["INPUT_IDS"].tolist() == [one.ids for one in wanted]
     assert found["ATTENTION_MASK"].tolist() == [one.attention_mask for one in wanted]
+
+
+def test_a_text_that_is_not_utf8_fails_no_other(server, tokenizer):
+    server.load(PAIR, nt.step("tokenize", tokenizer=tokenizer), name="tokenize")
+    texts = (b"hello", b"hello \xff")
+    sent = [server.submit("tokenize", {"TEXT": np.array([[one]], object)}) for one in texts]
+    assert [one.result(60)["INPUT_IDS"].tolist() for one in sent] == [[[2]], [[2, 1]]]
 
 
 def test_tokenize_cuts_and_fills_up(server, tokenizer):

@@ -199,6 +199,16 @@ def test_a_model_that_is_unloaded_ends_its_streams_threads(server, load, policy)
     assert no_decoders()
 
 
+@pytest.mark.parametrize("policy", ["block", "drop_oldest"])
+def test_the_end_of_the_server_ends_streams_that_nobody_reads(server, load, policy):
+    load(slow_reader=policy)
+    streams = [frames(server) for _ in range(2)]
+    for stream in streams:
+        next(stream)
+    server.close(timeout_s=0.1)
+    assert no_decoders()
+
+
 def test_more_streams_than_allowed_are_refused(server, load):
     load(streams=1)
     first = frames(server)

@@ -9,12 +9,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from nbtriton.runtime.workers.core.memory import Outgoing
 from nbtriton.runtime.workers.launching import Interpreter
 from nbtriton.runtime.workers.process import WorkerProcess, start_worker
 
 __all__ = [
     "COMMANDS",
     "ask",
+    "blocks",
     "children",
     "descriptors",
     "is_alive",
@@ -43,6 +45,12 @@ def ask(made: WorkerProcess, expression: str) -> str:
         return made.execute.recv(1 << 20).decode()
     except ConnectionResetError:
         return ""
+
+
+def blocks(heap: Outgoing) -> int:
+    """How many bytes of shared memory a heap has given out."""
+    segments = heap._segments.values()
+    return heap.size - sum(room for segment in segments for _, room in segment.free)
 
 
 def is_alive(pid: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from nbtriton.common.errors import InternalError, ModelError, TritonError
 from nbtriton.runtime.engine.diagnostics.deadlocks import DEADLOCKS
+from tests.engine.support import WAIT_S
 from tests.workers.conftest import ARRAY, CONFIG, MODELS, TARGET
 
 pytestmark = pytest.mark.slow
@@ -49,6 +50,20 @@ def stream(server, program):
 @pytest.mark.parametrize("program", ["three", "from_a_thread"])
 def test_PB12_a_decoupled_model_sends_from_any_thread(beside, program):
     assert stream(beside, program) == [(ARRAY * times).tolist() for times in range(3)]
+
+
+def test_a_callback_that_exits_harms_no_other_stream(beside):
+    called = threading.Event()
+
+    def leave(response, final):
+        called.set()
+        raise SystemExit
+
+    beside.submit(
+        "stream_apart", {"IN": ARRAY}, parameters={"program": "from_a_thread"}, on_response=leave
+    )
+    assert called.wait(WAIT_S)
+    assert stream(beside, "from_a_thread") == [(ARRAY * times).tolist() for times in range(3)]
 
 
 def test_an_error_response_is_one_of_the_stream(beside):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import os
@@ -381,6 +382,19 @@ def test_loads_and_unloads_leave_no_descriptor_thread_or_process(server: Server)
         cycle(how)
     assert threading.active_count() <= threads
     assert descriptors() == before
+
+
+def test_an_instance_that_an_update_has_removed_is_gone(server: Server):
+    def connections() -> int:
+        gc.collect()
+        return sum(isinstance(one, connection.Connection) for one in gc.get_objects())
+
+    load(server)
+    before = connections()
+    load(server, count=3)
+    assert connections() == before + 2
+    load(server)
+    assert until(lambda: connections() == before)
 
 
 def test_random_faults_under_load_lose_and_double_nothing():

@@ -15,7 +15,7 @@ from nbtriton.runtime.workers.core.memory import Outgoing
 from tests.engine.support import WAIT_S
 from tests.until import until
 from tests.workers.conftest import Ask
-from tests.workers.support import descriptors
+from tests.workers.support import blocks, descriptors
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ WORDS = np.array([b"a" * 100_000, b""], object)
 
 def used_here() -> int:
     gc.collect()
-    return sum(one.used for one in gc.get_objects() if isinstance(one, Outgoing))
+    return sum(blocks(one) for one in gc.get_objects() if isinstance(one, Outgoing))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -13,7 +13,12 @@ import pytest
 
 from nbtriton.common.errors import InternalError
 from nbtriton.runtime.workers import process
-from nbtriton.runtime.workers.launching import Interpreter, end_idle_servers
+from nbtriton.runtime.workers.launching import (
+    Interpreter,
+    OutputPipe,
+    end_idle_servers,
+    fork_server_of,
+)
 from nbtriton.runtime.workers.process import WorkerExit, start_worker
 from tests.children import finish
 from tests.engine.support import WAIT_S
@@ -86,7 +91,7 @@ def test_what_a_worker_prints_stands_before_its_answer(capsys: pytest.CaptureFix
 def test_what_a_worker_prints_last_is_not_lost(capsys: pytest.CaptureFixture[str]):
     with worker() as made:
         ask(made, "print('x' * 300_000) or os._exit(0)")
-        assert made.wait_ended(WAIT_S)
+        assert until(lambda: made.exit)
     assert len(capsys.readouterr().out) == 300_001
 
 
@@ -103,7 +108,7 @@ def test_what_a_worker_prints_last_is_not_lost(capsys: pytest.CaptureFixture[str
 def test_the_end_of_a_worker_is_reported_with_its_cause(command: str, code: int, text: str):
     with worker() as made:
         assert ask(made, command) == ""
-        assert made.wait_ended(WAIT_S)
+        assert until(lambda: made.exit)
         assert made.exit == WorkerExit(code)
         assert str(made.exit) == text
 
@@ -126,7 +131,7 @@ def test_close_ends_a_worker_that_waits_and_kills_one_that_does_not():
     hanging = start_worker("m_1", interpreter=COMMANDS)
     hanging.execute.sendall(b"[None for _ in iter(int, 1)]")
     hanging.close(timeout_s=0.1)
-    assert hanging.wait_ended(WAIT_S)
+    assert until(lambda: hanging.exit)
     assert hanging.exit == WorkerExit(-signal.SIGKILL)
     assert not is_alive(hanging.pid)
     hanging.close()  # and once more
@@ -168,7 +173,7 @@ def test_the_end_of_the_fork_server_ends_its_workers_and_the_next_has_a_new_one(
     with worker() as made:
         server = int(ask(made, "os.getppid()"))
         os.kill(server, signal.SIGKILL)
-        assert made.wait_ended(WAIT_S)
+        assert until(lambda: made.exit)
         assert until(lambda: not is_alive(made.pid))
     with worker() as made:
         assert int(ask(made, "os.getppid()")) != server
@@ -197,6 +202,55 @@ def test_a_start_that_takes_too_long_fails_and_the_other_workers_go_on(
             # The late one was forked before it, and is killed.
             assert until(lambda: {*own_children(fork_server)} == before | {following.pid})
         assert ask(serves, "40 + 2") == "42"
+
+
+def test_a_start_that_is_interrupted_leaves_no_process():
+    with worker("serves") as serves:
+        fork_server = int(ask(serves, "os.getppid()"))
+        before = {*own_children(fork_server)}
+        os.kill(fork_server, signal.SIGSTOP)  # it has no time to start one
+        main = threading.main_thread().ident
+
+        def interrupt() -> None:
+            known = fork_server_of(COMMANDS)
+            assert until(lambda: len(known._workers) == 2)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        sender = threading.Thread(target=interrupt)
+        sender.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                start_worker("interrupted", interpreter=COMMANDS)
+        finally:
+            os.kill(fork_server, signal.SIGCONT)
+        sender.join()
+        with worker("next") as following:  # which is started behind it
+            assert until(lambda: {*own_children(fork_server)} == before | {following.pid})
+
+
+def test_a_standard_output_that_fails_ends_no_worker(monkeypatch: pytest.MonkeyPatch):
+    class Broken:
+        tried = threading.Event()
+
+        def write(self, text: str) -> int:
+            self.tried.set()
+            raise AttributeError("the user's own")
+
+    with worker() as made:
+        with monkeypatch.context() as replaced:
+            replaced.setattr(sys, "stdout", Broken())
+            ask(made, "print('a model prints')")
+            assert Broken.tried.wait(WAIT_S)
+        with worker() as other:  # by the thread that has written
+            assert ask(other, "1 + 1") == "2"
+        assert ask(made, "1 + 1") == "2"
+
+
+def test_an_output_that_cannot_be_read_is_at_its_end():
+    """As that of a worker on a machine that has vanished, which is no reset."""
+    output = OutputPipe("stdout", os.open(os.sep, os.O_RDONLY))
+    assert not output.forward()
+    output.close()
 
 
 def test_an_interpreter_that_cannot_start_says_why(tmp_path: Path):

@@ -31,6 +31,7 @@ class UnreadResponses:
             self._count += 1
             if final:
                 self._ended = True
+                self._changed.notify_all()  # the end of a server comes on another thread
             while self._count > self._most and not self._ended:
                 self._changed.wait()
 

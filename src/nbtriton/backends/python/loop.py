@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -43,14 +45,17 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel running coroutines and stop the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            while not self._closing:
+                # A task of the model's that exits ends the loop with its error, which whoever awaits it gets as well.
+                with suppress(KeyboardInterrupt, SystemExit):
+                    self._loop.run_forever()
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
@@ -59,6 +64,10 @@ class LoopThread:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+
+    def _stop(self) -> None:
+        self._closing = True
+        self._loop.stop()
 
 
 async def _outcome(coroutine: Coroutine[Any, Any, object]) -> Outcome:

@@ -42,10 +42,11 @@ class Readiness:
         with self._lock:
             answer = self._answer
             if answer is None:
-                answer = self._answer = Future()
+                answer = Future()
                 threading.Thread(
                     target=self._run, args=(answer,), name=f"nbtriton-ready-{name}", daemon=True
                 ).start()
+                self._answer = answer  # once its thread runs, which may not start
         try:
             return answer.result(TIMEOUT_S)
         except TimeoutError:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, TypedDict, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
-from nbtriton.common.running import Progress, own_variables, run_step
+from nbtriton.common.running import Progress, run_step
 from nbtriton.drawing.table import Column, TableView
 from nbtriton.options.table import Option, given_options, read_settings, signed, table_of
 from nbtriton.runtime.workers.resources import check_fork
@@ -175,17 +174,15 @@ def _described(interpreter: str) -> str:
     """Return version and path of an interpreter; a version for uv describes itself."""
     if not Path(interpreter).is_absolute():
         return interpreter
-    command = [interpreter, "-c", _VERSION]
     try:
-        done = subprocess.run(  # noqa: S603 - the interpreter that was asked for
-            command, env=own_variables(), capture_output=True, text=True, check=False
-        )
+        return _last_line(f"'{interpreter}' does not start", [interpreter, "-c", _VERSION])
     except OSError as error:
         raise UnavailableError(f"'{interpreter}' does not start: {error.strerror}") from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise UnavailableError(f"'{interpreter}' does not start: {last}")
-    return done.stdout.strip()
+
+
+def _last_line(what: str, command: Sequence[str]) -> str:
+    """Run a short command; return its answer, behind what the site of its Python prints."""
+    return run_step(what, command, lambda _: None).rpartition("\n")[2]
 
 
 def _interpreter(python: str | Path | None, uv: str | None) -> str:
@@ -239,8 +236,8 @@ def _make(
         run_step(f"environment '{name}' cannot be made, {installs} says", install, report)
         output = {}
         for key, script in (("python", _VERSION), ("packages", _PACKAGES)):
-            command = [python, "-c", script]
-            output[key] = run_step(f"environment '{name}' does not start", command, lambda _: None)
+            what = f"environment '{name}' does not start"
+            output[key] = _last_line(what, [python, "-c", script])
         ready = {"python": output["python"].split()[0], "packages": json.loads(output["packages"])}
         (folder / _READY).write_text(json.dumps(ready), encoding="utf-8")
     except BaseException:

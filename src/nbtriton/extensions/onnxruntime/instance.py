@@ -14,10 +14,9 @@ from nbtriton.backends.core.batching import BatchInstance, gather_inputs, wanted
 from nbtriton.backends.described import Model, model_dims
 from nbtriton.backends.ragged import batch_input_names
 from nbtriton.common.errors import InternalError
-from nbtriton.common.packages import needed
 from nbtriton.extensions.onnxruntime.runtime import import_onnxruntime, runtime_error
 from nbtriton.model.config import ModelConfig, output_specs
-from nbtriton.model.tensors import Array, as_bytes_array, kind_of, to_numpy
+from nbtriton.model.tensors import Array, as_bytes_array, bits_of, of_bits, to_numpy
 
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
@@ -98,7 +97,8 @@ class OnnxInstance(BatchInstance):
         info = self._infos.get(name)
         if info is not None and info.datatype == "BF16":
             bits = self._values.ortvalue_from_numpy_with_onnx_type
-            return bits(_bits(array).reshape(_model_shape(array, info.dims)), _BFLOAT16)
+            whole = np.ascontiguousarray(bits_of(array)).view(np.uint16)
+            return bits(whole.reshape(_model_shape(array, info.dims)), _BFLOAT16)
         host = to_numpy(array)
         if host.dtype.kind in "OS":
             host = _to_text(host)
@@ -110,7 +110,7 @@ class OnnxInstance(BatchInstance):
         if datatype == "BYTES":
             array = as_bytes_array(np.asarray(value, dtype=object))
         elif datatype == "BF16":
-            array = _to_torch(value)
+            array = _copied(value)
         elif not isinstance(value, np.ndarray):
             array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
         if not array.shape and name in self._scalars:
@@ -124,26 +124,12 @@ def _model_shape(array: Array, dims: tuple[int, ...]) -> tuple[int, ...]:
     return () if not dims and math.prod(shape) == 1 else shape
 
 
-def _bits(array: Array) -> np.ndarray[Any, Any]:
-    """Return a BF16 tensor's elements as integers: numpy itself has no such dtype."""
-    if kind_of(array) == "torch":
-        import torch
-
-        bits: np.ndarray[Any, Any] = array.detach().cpu().contiguous().view(torch.int16).numpy()
-        return bits.view(np.uint16)
-    return np.ascontiguousarray(to_numpy(array)).view(np.uint16)
-
-
-def _to_torch(value: Any) -> Array:
+def _copied(value: Any) -> Array:
     """Return a copy of ONNX Runtime's BF16 tensor, whose memory is freed with it."""
-    with needed("a BF16 tensor"):
-        import torch
-
     shape = value.shape()
     count = math.prod(shape)
     memory = bytearray(ctypes.string_at(value.data_ptr(), 2 * count)) if count else bytearray()
-    bits = np.frombuffer(memory, np.int16).reshape(shape)
-    return torch.from_numpy(bits).view(torch.bfloat16)
+    return of_bits(np.frombuffer(memory, np.int16).reshape(shape))
 
 
 def _to_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

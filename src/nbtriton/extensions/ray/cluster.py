@@ -18,6 +18,7 @@ from nbtriton.common.errors import UnavailableError
 from nbtriton.common.packages import needed
 from nbtriton.extensions.ray.actor import CONNECTIONS, configure
 from nbtriton.extensions.ray.driver import ENDED, KILL, LEFT, PERIODS, READY, START, STARTED
+from nbtriton.runtime.interrupts import interrupts_allowed, wait_in_slices
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.launching import OutputPipe
 from nbtriton.runtime.workers.process import Peer, current_directory
@@ -135,32 +136,37 @@ class Cluster:
         UnavailableError
             The cluster cannot be reached, has no room, or the actor failed.
         """
-        if not self._joined.wait(_JOIN_S):
+        if not interrupts_allowed(wait_in_slices, self._joined.wait, _JOIN_S):
             self.close()
         start = _Start()
         with self._lock:
             self._numbers += 1
             number = self._numbers
             self._starts[number] = start
+        process = None
         try:
             if not self.alive:
                 raise ChannelClosed
             self._channel.send((START, number, name, dict(options), current_directory(), _START_S))
-            if not start.settled.wait(PERIODS * _START_S + _GRACE_S):
+            limit_s = PERIODS * _START_S + _GRACE_S
+            if not interrupts_allowed(wait_in_slices, start.settled.wait, limit_s):
                 start.cause = "no answer in time"
+            if start.where is not None:
+                process = RayProcess(name, self, number, start.where)
         except ChannelClosed:
             start.cause = self._cause or "the connection has ended"
-        if start.where is None:
-            self._starts.pop(number, None)
-            self.kill(number)
+        finally:
+            if process is None:
+                self._starts.pop(number, None)
+                self.kill(number)
+        if process is None:
             kind = NodeGoneError if self._cause == LEFT else UnavailableError
             raise kind(f"no Ray actor for '{name}' in the cluster '{self.address}': {start.cause}")
-        process = RayProcess(name, self, number, start.where)
         with self._lock:
             self._processes[number] = process
             ended = self._starts.pop(number).cause
-        for output in process.outputs:
-            self._selector.register(output.reader, selectors.EVENT_READ, output)
+            for output in process.outputs:
+                self._selector.register(output.reader, selectors.EVENT_READ, output)
         if ended or not self.alive:  # in the meantime
             self._end(number, ended or self._cause)
         return process
@@ -183,7 +189,7 @@ class Cluster:
             while True:
                 ready = self._selector.select(_LINGER_S)
                 if not ready and self._idle():
-                    self.close()
+                    raise ChannelClosed
                 for key, _ in ready:
                     if key.data is None:
                         self._receive()
@@ -229,9 +235,9 @@ class Cluster:
         with self._lock:
             start = self._starts.get(number)
             process = self._processes.pop(number, None)
-        if start is not None:
-            start.cause = cause
-            start.settled.set()
+            if start is not None:
+                start.cause = cause
+                start.settled.set()
         if process is not None:
             for output in process.outputs:
                 with suppress(KeyError, ValueError):

@@ -164,13 +164,18 @@ class _Call:
         self.requests = requests
         self._calls = calls
         self._blocks: list[SharedBlock] = []
-        # One of a sequence that was given up may still be executed, and has a state to spoil: nothing of it is reused.
-        self._encoded = calls.encode(requests, None if requests[0].correlation_id else self._blocks)
+        self._encoded: Any = None
         self._pending: PendingRequest | None = None
         self._cancelled = threading.Event()
         self._deadline = monotonic() + calls.far.timeout_s
         # One of a sequence may have been executed although its answer is lost.
         self._left = 0 if requests[0].correlation_id else calls.far.retries
+
+    def encode(self) -> None:
+        """Encode the request; `release` gives back what it takes."""
+        # One of a sequence that was given up may still be executed, and has a state to spoil: nothing of it is reused.
+        blocks = None if self.requests[0].correlation_id else self._blocks
+        self._encoded = self._calls.encode(self.requests, blocks)
 
     def send(self) -> None:
         """Send the request, for the first time or again."""
@@ -185,7 +190,8 @@ class _Call:
             self._pending.cancel()
 
     def release(self) -> None:
-        """Give its shared memory back; may be called again."""
+        """Forget its requests, and give its shared memory back."""
+        self._calls.end(self.requests)
         for block in self._blocks:
             block.release()
 
@@ -209,11 +215,6 @@ class _Call:
                 self.send()
         except TritonError as error:
             return [Response(error=error.again()) for _ in self.requests]
-        except BaseException:  # Ctrl-C
-            self.cancel()
-            raise
-        finally:
-            self._calls.end(self.requests)
 
     def _answer(self) -> Sequence[Response]:
         assert self._pending is not None
@@ -262,19 +263,21 @@ class RemoteInstance(_Instance):
         responses: list[Response | None] = [None] * len(requests)
         groups = self._calls.groups(requests)
         under_way = [_Call(self._calls, [requests[place] for place in group]) for group in groups]
-        timer.inputs_ready()
         try:
+            for call in under_way:
+                call.encode()
+            timer.inputs_ready()
             for call in under_way:
                 self._calls.begin(call)
             for group, call in zip(groups, under_way, strict=True):
                 for place, response in zip(group, call.wait(), strict=True):
                     responses[place] = response
+            timer.infer_done()
         except BaseException:
             for call in under_way:
                 call.cancel()
             raise
         finally:
-            timer.infer_done()
             for call in under_way:
                 call.release()
         return responses
@@ -315,10 +318,10 @@ class _Stream:
     def _receive(self, response: StreamResponse, final: bool) -> None:
         """Pass a response on, on a thread of the client."""
         request = self.requests[0]
-        if request.is_answered():
-            return
         if final:
             self._calls.end(self.requests)
+        if request.is_answered():
+            return
         outputs = {name: one.copy() for name, one in response.outputs.items()}
         bare = final and not outputs and response.error is None
         try:

@@ -7,6 +7,7 @@ a BF16 tensor is a torch tensor, or a numpy array of the ``ml_dtypes`` package.
 from nbtriton.model.tensors.arrays import (
     Array,
     add_kind,
+    bits_of,
     copy_of,
     datatype_of,
     format_shape,
@@ -14,6 +15,7 @@ from nbtriton.model.tensors.arrays import (
     is_on_device,
     kind_of,
     nbytes_of,
+    of_bits,
     own,
     read_only,
     scatter,
@@ -33,8 +35,8 @@ from nbtriton.model.tensors.datatypes import (
 from nbtriton.model.tensors.strings import as_bytes_array, deserialize_bytes, serialize_bytes
 
 __all__ = [
-    "DATATYPES", "Array", "add_kind", "as_array", "as_bytes_array", "copy_of", "datatype_number", "datatype_of",
-    "deserialize_bytes", "format_shape", "gather", "is_on_device", "kind_of", "nbytes_of", "numpy_dtype", "own",
-    "read_only", "scatter", "serialize_bytes", "shape_of", "to_config", "to_kind", "to_numpy", "to_protocol",
+    "DATATYPES", "Array", "add_kind", "as_array", "as_bytes_array", "bits_of", "copy_of", "datatype_number",
+    "datatype_of", "deserialize_bytes", "format_shape", "gather", "is_on_device", "kind_of", "nbytes_of",
+    "numpy_dtype", "of_bits", "own", "read_only", "scatter", "serialize_bytes", "shape_of", "to_config", "to_kind", "to_numpy", "to_protocol",
     "to_torch",
 ]  # fmt: skip

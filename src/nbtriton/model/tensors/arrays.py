@@ -111,13 +111,28 @@ def to_numpy(array: Array) -> np.ndarray[Any, Any]:
         return np.asarray(array.get())
     torch = sys.modules["torch"]
     if array.dtype is torch.bfloat16:
-        # torch refuses .numpy() for BF16, so the same bits travel as integers.
-        bits: np.ndarray[Any, Any] = array.detach().view(torch.int16).numpy(force=True)
-        return bits.view(numpy_dtype("BF16"))
+        return bits_of(array).view(numpy_dtype("BF16"))
     # One call instead of five (detach, cpu, ...), which take 18 us where torch's code is not in the
     # processor's cache: after a batch it is not.
     result: np.ndarray[Any, Any] = array.numpy(force=True)
     return result
+
+
+def bits_of(array: Array) -> np.ndarray[Any, Any]:
+    """Return a BF16 tensor on the host as INT16 of the same bits: NumPy itself has no such dtype."""
+    if type(array) is _ndarray:
+        return array.view(np.int16)
+    bits: np.ndarray[Any, Any] = array.detach().view(sys.modules["torch"].int16).numpy(force=True)
+    return bits
+
+
+def of_bits(bits: np.ndarray[Any, Any]) -> Array:
+    """Return the BF16 tensor of such integers in the same memory: torch's, or of ml_dtypes without torch."""
+    try:
+        import torch
+    except ImportError:
+        return bits.view(numpy_dtype("BF16"))
+    return torch.from_numpy(bits).view(torch.bfloat16)
 
 
 def to_torch(array: Array, device: Any = None) -> Any:

@@ -24,6 +24,7 @@ from nbtriton.backends.base import (
 from nbtriton.backends.python.backend import PythonBackend
 from nbtriton.common.errors import UnsupportedError
 from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig, complete_from, output_types
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.carry import pack
 from nbtriton.runtime.workers.core.connection import Connection
@@ -54,11 +55,8 @@ class WorkerBackend(Backend):
         options: WorkerOptions,
         environments: Environments | None = None,
     ) -> None:
-        self.name = inner.name  # type: ignore[misc]  # of the class in other backends
-        self.platform = inner.platform  # type: ignore[misc]
-        self.runtime = inner.runtime  # type: ignore[misc]
-        self.stand_in = inner.stand_in  # type: ignore[misc]
-        self.operation = inner.operation  # type: ignore[misc]
+        for name in ("name", "platform", "runtime", "stand_in", "operation"):  # of other classes
+            setattr(self, name, getattr(inner, name))
         self.inner = inner
         self._settings = settings
         self._options = options
@@ -79,14 +77,14 @@ class WorkerBackend(Backend):
             done = self._ask_prepared(context, auto_complete=True)
             return ModelConfig.FromString(done)
         self.inner.check(context)
+        model = describe_model(context, self.inner, self._settings)
         # As in Triton, an instance has its own process, with nothing from the one that completes.
-        connection = self._connect(context.name, context)
-        try:
-            completed = connection.ask(
-                protocol.COMPLETE, describe_model(context, self.inner, self._settings)
-            )
-        finally:
-            connection.finalize()
+        with interrupts_deferred():  # a process between two lines would be nobody's
+            connection = self._connect(context.name, context)
+            try:
+                completed = connection.ask(protocol.COMPLETE, model)
+            finally:
+                connection.finalize()
         return context.config if completed is None else complete_from(context.config, completed)
 
     def check(self, context: ModelContext) -> None:
@@ -116,9 +114,8 @@ class WorkerBackend(Backend):
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Start a worker and create the instance in it."""
         model = describe_model(context.model, self.inner, self._settings, batches=self._batches)
-        instance = WorkerInstance(partial(self._start, context, model), frozenset(model["outputs"]))
-        self._instances.append(instance)
-        return instance
+        start, outputs = partial(self._start, context, model), frozenset(model["outputs"])
+        return WorkerInstance(start, outputs, self._instances)
 
     def _start(
         self,
@@ -158,7 +155,6 @@ class WorkerBackend(Backend):
 
     def close(self) -> None:
         """Release the inner backend's resources."""
-        self._instances.clear()
         _close_prepared(self._prepared)
         self.inner.close()
 
@@ -194,14 +190,14 @@ class WorkerBackend(Backend):
 
     def _ask_prepared(self, context: ModelContext, *, auto_complete: bool) -> Any:
         model = describe_model(context, self.inner, self._settings)
-        connection = _pop_prepared(self._prepared) or self._connect(context.name, context)
         try:
-            completed = connection.ask(protocol.COMPLETE, {**model, "auto_complete": auto_complete})
+            with interrupts_deferred():
+                connection = _pop_prepared(self._prepared) or self._connect(context.name, context)
+                self._prepared.append(connection)
+                return connection.ask(protocol.COMPLETE, {**model, "auto_complete": auto_complete})
         except BaseException:
-            connection.close()
+            _close_prepared(self._prepared)
             raise
-        self._prepared.append(connection)
-        return completed
 
 
 def _pop_prepared(prepared: list[Connection]) -> Connection | None:
@@ -233,17 +229,24 @@ class WorkerInstance(BackendInstance):
         it, and returns whether the model can be asked for its readiness.
     all_outputs : frozenset of str
         The outputs of the model.
+    among : list of WorkerInstance
+        The instances of the model, with this one until it is finalized.
     """
 
     def __init__(
-        self, start: Callable[[Callable[[Connection], None]], bool], all_outputs: frozenset[str]
+        self,
+        start: Callable[[Callable[[Connection], None]], bool],
+        all_outputs: frozenset[str],
+        among: list[WorkerInstance],
     ) -> None:
         self._start = start
         self._all_outputs = all_outputs
         self._on_lost: Callable[[str], None] | None = None
         self._abandoned = False
         if start(self._connected):
-            self.readiness = self._ask_ready
+            self.readiness = lambda: self._connection.ask_ready()  # noqa: PLW0108 - a restart exchanges it
+        self._among = among
+        among.append(self)
 
     def execute(
         self, requests: Sequence[BackendRequest], timer: BatchTimer
@@ -282,12 +285,10 @@ class WorkerInstance(BackendInstance):
         if self._abandoned:
             connection.kill(_NOT_AWAITED)
 
-    def _ask_ready(self) -> bool:
-        return self._connection.ask_ready()
-
     def finalize(self) -> None:
         """Finalize the model and end its process."""
         self.readiness = None
+        self._among.remove(self)
         self._connection.finalize()
 
 

@@ -202,13 +202,11 @@ class ServerCalls:
                 self._channel.send((protocol.DONE, number, encoded, None, None))
             else:
                 result = future.result()
-                packer = Packer()
-                body = encode_response(Response(dict(result), None, result.parameters), packer)
-                place, behind = packer.finish(self._heap)
-                self._channel.send((protocol.DONE, number, None, body, place), behind)
+                response = Response(dict(result), None, result.parameters)
+                self._respond(self._channel, protocol.DONE, number, response, None)
 
     def _respond(
-        self, lane: Channel, kind: int, number: int, response: Response, final: bool = True
+        self, lane: Channel, kind: int, number: int, response: Response, final: bool | None = True
     ) -> None:
         packer = Packer()
         body = encode_response(response, packer)

@@ -40,7 +40,6 @@ _LIVE: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
 _IN_MEMORY: Final = (io.BytesIO, io.StringIO)
 # By module and name: they are imported only on use.
 _LIVE_NAMES: Final[Mapping[tuple[str, str], str]] = {
-    ("nbtriton.serving.server", "Server"): "a server of this process",
     ("nbtriton.runtime.engine.server", "Server"): "a server of this process",
     ("nbtriton.runtime.engine.server", "ModelHandle"): "a model of a server of this process",
     ("nbtriton.runtime.engine.core.future", "InferenceFuture"): "a request in flight",

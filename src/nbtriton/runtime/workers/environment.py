@@ -48,15 +48,11 @@ class Environment:
         its libraries come first on ``LD_LIBRARY_PATH``.
     libraries : str
         ``LD_LIBRARY_PATH`` for the model: programs that its code starts use it as without the environment.
-    python, numpy : str
-        Versions.
     """
 
     folder: Path
     interpreter: Interpreter
     libraries: str
-    python: str
-    numpy: str
 
 
 class Environments:
@@ -99,10 +95,10 @@ class Environments:
 
         python = interpreter_of(folder)  # no script is run of an environment that has none
         variables = activated(folder, activate)
-        version, numpy = describe(folder, python, variables)
+        describe(folder, python, variables)  # an error, if no worker can run in it
         interpreter = Interpreter(str(python), (str(sources),), tuple(sorted(variables.items())))
         libraries = variables["LD_LIBRARY_PATH"].partition(":")[2]
-        return Environment(folder, interpreter, libraries, version, numpy)
+        return Environment(folder, interpreter, libraries)
 
     def close(self) -> None:
         """Remove the unpacked environments; idempotent."""
@@ -279,7 +275,8 @@ def describe(folder: Path, python: Path, variables: dict[str, str]) -> tuple[str
     InternalError
         No worker can run in it.
     """
-    description = json.loads(_run([str(python), "-c", _DESCRIBE], _inherited() | variables, folder))
+    said = _run([str(python), "-c", _DESCRIBE], _inherited() | variables, folder)
+    description = json.loads(said.splitlines()[-1])  # its site may print, too
     version = ".".join(map(str, description["python"]))
     if tuple(description["python"]) < OLDEST_PYTHON:
         raise InternalError(

@@ -105,7 +105,8 @@ class _Server:
         os.set_blocking(self._wake, False)
         os.set_blocking(self._ended, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _ignore)
+        # What is to be done is written to the pipe.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
         """Fork and report until the connection ends; no worker outlives it."""
@@ -194,10 +195,6 @@ def _end_one(pids: Iterable[int]) -> tuple[int, int] | None:
             _kill_group(pid)
             return reaped
     return None
-
-
-def _ignore(*_: object) -> None:
-    """Handle a signal whose number is written to the wake-up pipe."""
 
 
 def _kill_group(pid: int) -> None:

@@ -90,14 +90,18 @@ class ForkServer:
     Parameters
     ----------
     interpreter : Interpreter
+
+    Attributes
+    ----------
+    closing : bool
+        Whether it accepts no more workers.
     """
 
     def __init__(self, interpreter: Interpreter) -> None:
-        self._interpreter = interpreter
         self._lock = threading.Lock()
         self._workers: dict[int, Forked] = {}
         self._next = 0
-        self._closing = False
+        self.closing = False
         self._ready = False
         self._text = ""
         self._idle_since = monotonic()
@@ -128,11 +132,6 @@ class ForkServer:
         self._thread.start()
 
     @property
-    def closing(self) -> bool:
-        """Whether it accepts no more workers."""
-        return self._closing
-
-    @property
     def failure(self) -> str:
         """Its output, if it ended before it served."""
         return "" if self._ready else self._text.strip()
@@ -145,7 +144,7 @@ class ForkServer:
         The descriptors may be closed after the return.
         """
         with self._lock:
-            if self._closing:
+            if self.closing:
                 return 0
             self._next += 1
             self._workers[self._next] = worker
@@ -153,7 +152,7 @@ class ForkServer:
                 send_message(self._connection, {**message, "start": self._next}, descriptors)
             except OSError:  # it has ended, which its thread will soon see
                 del self._workers[self._next]
-                self._closing = True
+                self.closing = True
                 return 0
             return self._next
 
@@ -187,10 +186,10 @@ class ForkServer:
     def end_if_idle(self, for_s: float = 0.0) -> bool:
         """Begin to end it if it had no worker for a time; return True if it ends."""
         with self._lock:
-            if not self._closing and not self._workers and monotonic() - self._idle_since >= for_s:
-                self._closing = True
+            if not self.closing and not self._workers and monotonic() - self._idle_since >= for_s:
+                self.closing = True
                 self._connection.shutdown(socket.SHUT_WR)
-            return self._closing
+            return self.closing
 
     def join(self, timeout_s: float) -> bool:
         """Wait for its end; return False after the timeout."""
@@ -277,7 +276,7 @@ class ForkServer:
 
     def _end(self) -> None:
         with self._lock:
-            self._closing = True
+            self.closing = True
             workers = [*self._workers.values()]
             self._workers.clear()
         try:
@@ -372,7 +371,7 @@ class OutputPipe:
                     data = os.read(self.reader, left)
                 except BlockingIOError:
                     return True
-                except ConnectionError:  # the machine of a worker elsewhere has gone
+                except OSError:  # the machine of a worker elsewhere has gone, or does not answer
                     data = b""
                 _write(self._stream, self._decode(data, not data))
                 if not data:
@@ -398,6 +397,6 @@ class OutputPipe:
 def _write(name: str, text: str) -> None:
     stream = getattr(sys, name)
     if text and stream is not None:
-        with contextlib.suppress(OSError, ValueError):  # closed, without a reader
+        with contextlib.suppress(Exception):  # closed, without a reader, or the user's own
             stream.write(text)
             stream.flush()

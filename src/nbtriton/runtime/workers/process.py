@@ -18,6 +18,7 @@ from typing import Final
 
 from nbtriton.backends.python.imports import model_folders
 from nbtriton.common.errors import InternalError
+from nbtriton.runtime.interrupts import interrupts_allowed, wait_in_slices
 from nbtriton.runtime.workers.launching import (
     Forked,
     ForkServer,
@@ -100,10 +101,6 @@ class Peer:
         self.outputs = outputs
         self._ended = threading.Event()
         self._forked = False
-
-    def wait_ended(self, timeout_s: float | None = None) -> bool:
-        """Wait for its end; return False after the timeout."""
-        return self._ended.wait(timeout_s)
 
     def kill(self) -> None:
         """End it at once, with the processes that it has started."""
@@ -198,9 +195,17 @@ class WorkerProcess(Peer, Forked):
                     break
         finally:
             self._close_theirs()
-        if self._number and not self._settled.wait(_START_S):
-            server.abandon(self._number)
-            self._settled.wait(_GRACE_S)
+        try:
+            if self._number and not interrupts_allowed(
+                wait_in_slices, self._settled.wait, _START_S
+            ):
+                server.abandon(self._number)
+                self._settled.wait(_GRACE_S)
+        except KeyboardInterrupt:
+            self.kill()  # as soon as it has started
+            self.execute.close()
+            self.calls.close()
+            raise
         if not self.pid:
             self.reason = self.reason or server.failure or "no answer in time"
             self._ended.set()

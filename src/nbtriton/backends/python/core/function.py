@@ -95,6 +95,7 @@ class FunctionInstance(BatchInstance):
     ) -> Sequence[Response | None] | None:
         """Run one batch; see `BackendInstance.execute`."""
         if self._model.streams:
+            timer.inputs_ready()
             for request in requests:
                 if self._place is not None:
                     self._place.begin()

@@ -148,7 +148,7 @@ class PythonInstance(BackendInstance):
             if finalize is not None:
                 with running_as(self._running):
                     finalize()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _log.error("finalize of '%s': %s", self._running.instance_name, describe(error))
         finally:
             self.readiness = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,17 @@ def give(**outputs: Any) -> Any:
     pairs = outputs.items()
     made = [pack(k, v) if isinstance(v, np.ndarray) else share(k, v.contiguous()) for k, v in pairs]
     return pb_utils.InferenceResponse(made)
+
+
+def answer(requests: Sequence[Any], respond: Callable[[Any], Any]) -> list[Any]:
+    """Return the response to each request; an error of one is not that of the others in its batch."""
+    responses = []
+    for request in requests:
+        try:
+            responses.append(respond(request))
+        except Exception as error:
+            responses.append(refuse(f"{type(error).__name__}: {error}"))
+    return responses
 
 
 def refuse(text: str) -> Any:

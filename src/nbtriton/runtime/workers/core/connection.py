@@ -365,11 +365,11 @@ class Connection(ConnectionEnd):
         released, sent, metrics, seen = reply[-4:]
         if released:
             self.heap.release(released)
-        if metrics:
-            self._calls.forget_metrics(*metrics)
         if sent > self._handled:  # by other threads of the worker, before this reply
             with self._progress:
                 self._progress.wait_for(lambda: self._handled >= sent, _ORDER_S)
+        if metrics:  # which those may have changed
+            self._calls.forget_metrics(*metrics)
         kind = reply[0]
         if kind == protocol.FAILED:
             raise decode_error(reply[2])
@@ -445,7 +445,7 @@ class Connection(ConnectionEnd):
                             self._forget_answered(message[1])
                 except ChannelClosed:
                     raise
-                except Exception:
+                except BaseException:  # also SystemExit of a caller's callback
                     _log.exception("a message of the worker of '%s'", self.name)
                 # Before the next message, which reuses its memory.
                 del message, behind

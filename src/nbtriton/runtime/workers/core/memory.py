@@ -112,13 +112,6 @@ class Outgoing:
         """Bytes of all segments."""
         return sum(segment.size for segment in self._segments.values())
 
-    @property
-    def used(self) -> int:
-        """Bytes of all blocks."""
-        return self.size - sum(
-            room for segment in self._segments.values() for _, room in segment.free
-        )
-
     def allocate(self, size: int) -> tuple[Place, memoryview]:
         """Return the place of a block, and the block, aligned to a cache line.
 
@@ -228,11 +221,6 @@ class Incoming:
             return released
         # Other threads may append at any time, so items are removed one by one.
         return [released.pop() for _ in range(len(released))]
-
-    @property
-    def in_use(self) -> int:
-        """Number of blocks in use."""
-        return len(self._views)
 
     def _return(self, place: Place, _: object) -> None:
         self._views.pop(place, None)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nbtriton.model.tensors import Array, as_bytes_array, datatype_of, to_numpy
+from nbtriton.model.tensors import Array, as_bytes_array, bits_of, datatype_of, of_bits, to_numpy
 from nbtriton.runtime.workers.core.memory import Outgoing, Place
 
 # Final: rule 13 of docs/compiled.md.
@@ -155,7 +155,7 @@ class Packer:
                 array = given
             elif datatype_of(given) == "BF16":
                 code = _BF16
-                array = _bits(given)
+                array = bits_of(given)
             else:
                 array = to_numpy(given)
                 if array.dtype.kind in "OS":
@@ -205,7 +205,7 @@ def _read(one: Sequence[Any], memory: Any) -> Array:
         return text.reshape(shape)
     _, code, offset, shape = one
     if code == _BF16:
-        return _from_bits(_ndarray(shape, np.int16, memory, offset))
+        return of_bits(_ndarray(shape, np.int16, memory, offset))
     return _ndarray(shape, _dtype_of(code), memory, offset)
 
 
@@ -214,23 +214,3 @@ def _dtype_of(code: str) -> Any:
     if dtype is None:
         dtype = _DTYPES[code] = _dtype(code)
     return dtype
-
-
-def _bits(array: Array) -> Any:
-    """Return a BF16 tensor as integers of the same bits, on the host."""
-    if type(array) is _ndarray:
-        return array.view(np.int16)
-    import torch
-
-    return array.detach().contiguous().view(torch.int16).numpy(force=True)
-
-
-def _from_bits(bits: Any) -> Array:
-    """Return the BF16 tensor of these bits: torch's, as in the engine; else that of ml_dtypes."""
-    try:
-        import torch
-    except ImportError:
-        from nbtriton.model.tensors import numpy_dtype
-
-        return bits.view(numpy_dtype("BF16"))
-    return torch.from_numpy(bits).view(torch.bfloat16)

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from nbtriton.backends.base import (
     Backend,
@@ -224,17 +224,10 @@ def redirect(note: Note) -> None:
     root = logging.getLogger()
     root.handlers[:] = [_Records(note)]
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,  # noqa: ARG001 - the signature of `warnings.showwarning`
-        line: str | None = None,  # noqa: ARG001
-    ) -> None:
-        note("warn", (str(message), category.__name__, filename, lineno))
+    def show(message: object, category: type, filename: str, line: int, *_rest: object) -> None:
+        note("warn", (str(message), category.__name__, filename, line))
 
-    warnings.showwarning = show
+    warnings.showwarning = show  # type: ignore[assignment]  # its rest is passed by position
 
 
 class _Records(logging.Handler):

@@ -233,7 +233,9 @@ def bls_traced(model, request):
 def shared_memory(model, request):
     """Bytes of the blocks that this process has given out."""
     gc.collect()
-    return answer(sum(one.used for one in gc.get_objects() if isinstance(one, Outgoing)))
+    heaps = [one for one in gc.get_objects() if isinstance(one, Outgoing)]
+    free = (room for one in heaps for part in one._segments.values() for _, room in part.free)
+    return answer(sum(one.size for one in heaps) - sum(free))
 
 
 def nap(model, request):

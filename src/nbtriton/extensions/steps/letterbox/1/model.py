@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from .shared.parameters import read_parameters
-from .shared.tensors import device_of, give, take
+from .shared.tensors import answer, device_of, give, take
 
 PARAMETERS = {
     "size": ("640,640", (1, 16384), "height and width in pixels"),
@@ -19,7 +19,7 @@ class TritonPythonModel:
         self.size, self.colour = values.values()
 
     def execute(self, requests):
-        return [self.fit(take(request, "IMAGE", self.device)) for request in requests]
+        return answer(requests, lambda one: self.fit(take(one, "IMAGE", self.device)))
 
     def fit(self, images):
         count, height, width, _ = images.shape

@@ -4,7 +4,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from .shared.parameters import read_parameters
-from .shared.tensors import give
+from .shared.tensors import answer, give
 
 PARAMETERS = {
     "iou_threshold": ("0.5", (0.0, 1.0), "boxes whose overlap is above it are one object"),
@@ -20,13 +20,15 @@ class TritonPythonModel:
         self.iou, self.score, self.most = values.values()
 
     def execute(self, requests):
-        return [self.respond(request) for request in requests]
+        return answer(requests, self.respond)
 
     def respond(self, request):
         found = [pb_utils.get_input_tensor_by_name(request, name) for name in NAMES]
         boxes, scores, classes = (one and one.as_numpy() for one in found)
         if classes is None:
             classes = np.zeros(scores.shape, np.int32)
+        if not boxes.shape[:2] == scores.shape == classes.shape:
+            raise ValueError("each of BOXES has one of SCORES and CLASSES")
         kept = [self.keep(*row) for row in zip(boxes, scores, classes)]
         shape = len(kept), max(map(len, kept))
         outputs = (

@@ -3,7 +3,7 @@
 from scipy.special import softmax
 
 from .shared.parameters import read_parameters
-from .shared.tensors import device_of, give, take
+from .shared.tensors import answer, device_of, give, take
 
 PARAMETERS = {"temperature": ("1", (1e-3, 1e3), "what scores are divided by; above 1: more even")}
 
@@ -14,7 +14,9 @@ class TritonPythonModel:
         self.device = device_of(args)
 
     def execute(self, requests):
-        scores = [take(request, "SCORES", self.device) / self.temperature for request in requests]
-        if self.device is None:
-            return [give(PROBABILITIES=softmax(one, axis=-1)) for one in scores]
-        return [give(PROBABILITIES=one.softmax(-1)) for one in scores]
+        return answer(requests, self.respond)
+
+    def respond(self, request):
+        scores = take(request, "SCORES", self.device) / self.temperature
+        found = softmax(scores, axis=-1) if self.device is None else scores.softmax(-1)
+        return give(PROBABILITIES=found)

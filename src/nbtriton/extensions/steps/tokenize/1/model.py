@@ -31,7 +31,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         tensors = [take(one, "TEXT", None) for one in requests]
-        texts = [text.decode() for tensor in tensors for text in tensor.reshape(-1)]
+        texts = [text.decode(errors="replace") for tensor in tensors for text in tensor.reshape(-1)]
         rows = iter([one.ids for one in self.tokenizer.encode_batch(texts)])
         return [self.respond([next(rows) for _ in range(tensor.size)]) for tensor in tensors]
 

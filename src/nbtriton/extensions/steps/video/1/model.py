@@ -151,11 +151,18 @@ class Stream:
 
     # -- responses --------------------------------------------------------------------------------
 
-    def send(self, response=None, flags=0):
-        with self.sending:
+    def send(self, response=None, flags=0, wait=True):
+        if not self.sending.acquire(wait):
+            return
+        try:
             if not self.answered:
                 self.answered = flags == FINAL
                 self.sender.send(response, flags) if response else self.sender.send(flags=flags)
+        except pb_utils.TritonModelException:  # the end of its server has answered
+            self.answered = True
+            self.stop.set()
+        finally:
+            self.sending.release()
 
     def send_frame(self, frame):
         named = zip(("FRAME", "TIMESTAMP_MS", "INDEX"), frame, strict=True)
@@ -181,15 +188,9 @@ class Stream:
                 self.changed.notify_all()
             if self.http is not None:
                 self.http.abort()
-            camera = self.camera
-            if camera is not None:
-                with suppress(OSError):
-                    camera.shutdown(socket.SHUT_RDWR)
-            if self.sending.acquire(blocking=False):
-                ended, self.answered = self.answered, True
-                self.sending.release()
-                if not ended:
-                    self.sender.send(flags=FINAL)
+            with suppress(OSError, AttributeError):  # it is closed, or there is none
+                self.camera.shutdown(socket.SHUT_RDWR)
+            self.send(flags=FINAL, wait=False)
 
     # -- the threads ------------------------------------------------------------------------------
 

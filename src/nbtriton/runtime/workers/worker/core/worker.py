@@ -139,25 +139,26 @@ class Worker(ConnectionEnd):
         packer = Packer()
         behind_it = b""
         try:
-            self._interruptible = True
-            if kind == protocol.EXECUTE:
-                reply = self._execute(message, behind, packer)
+            try:
+                self._interruptible = True
+                if kind == protocol.EXECUTE:
+                    reply = self._execute(message, behind, packer)
+                    self._interruptible = False
+                    place, behind_it = packer.finish(self.heap)
+                    reply += (place,)
+                else:
+                    if message[3] is not None:
+                        follow_levels(*message[3])
+                    result = self._do(kind, message[2])
+                    reply = (protocol.REPLY, number, result)
+            finally:  # an interrupt behind it would end the process
                 self._interruptible = False
-                place, behind_it = packer.finish(self.heap)
-                reply += (place,)
-            else:
-                if message[3] is not None:
-                    follow_levels(*message[3])
-                result = self._do(kind, message[2])
-                reply = (protocol.REPLY, number, result)
         except KeyboardInterrupt:
             reply = (protocol.INTERRUPTED, number)
         except BaseException as error:
             if not isinstance(error, TritonError):
                 _log.exception("the backend raised")
             reply = (protocol.FAILED, number, encode_error(error))
-        finally:
-            self._interruptible = False
         with suppress(Exception):  # the model may have replaced them
             sys.stdout.flush()
             sys.stderr.flush()
