@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from bench.processes import lives
 from nbtriton.common.errors import TritonError
+from nbtriton.extensions.ray import cluster
 from nbtriton.runtime.engine import Server
 from tests.until import until
 
@@ -86,3 +88,20 @@ def test_what_is_inside_fails_with_the_cluster_and_what_comes_later_is_refused()
                 request.result(WAIT_S)
         with pytest.raises(TritonError, match="Stub process 'm_0_0' is not healthy"):
             server.infer("m", {"IN": np.zeros(1, np.float32)})
+
+
+def test_a_start_that_is_interrupted_leaves_the_cluster_idle(monkeypatch: pytest.MonkeyPatch):
+    joined = cluster.Cluster("local:1")
+    main = threading.main_thread().ident
+
+    def interrupt() -> None:
+        assert until(lambda: joined._starts, WAIT_S)
+        monkeypatch.setattr(cluster, "_LINGER_S", 0.1)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    with pytest.raises(KeyboardInterrupt):  # it has no room
+        joined.start("m_0", {"num_cpus": 9.0, "num_gpus": 0.0, "resources": {}})
+    sender.join()
+    assert until(lambda: not joined._thread.is_alive(), WAIT_S)
