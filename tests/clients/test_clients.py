@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import http.client
+import select
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -112,7 +114,7 @@ def test_requests_in_flight_reuse_their_connections(client):
         assert len(client._connections) <= 4
 
 
-def test_streams_are_for_grpc(client):
+def test_streams_are_for_grpc(client, urls):
     request = client.encode("double", ROWS)
     responses: list[tuple[StreamResponse, bool]] = []
     final = threading.Event()
@@ -131,9 +133,13 @@ def test_streams_are_for_grpc(client):
     assert [sorted(response.outputs) for response, _ in responses if response.outputs] == [
         ["OUT", "SAME"]
     ]
-    decoded = list(client.stream("double", ROWS))
-    np.testing.assert_array_equal(decoded[0].outputs["OUT"], ROWS["IN"] * 2)
-    assert decoded[-1].final
+    responses.clear()
+    final.clear()
+    with GrpcClient(urls["grpc"], 30, decodes_streams=True) as decoding:
+        decoding.submit_streaming(request, on_response)
+        assert final.wait(30)
+    np.testing.assert_array_equal(responses[0][0].outputs["OUT"], ROWS["IN"] * 2)
+    assert responses[-1][0].final
 
 
 def test_a_pending_request_ends_once():
@@ -198,3 +204,117 @@ def test_a_server_that_does_not_answer_in_time_is_a_timeout(kind):
         pytest.raises(TimeoutError),
     ):
         client.infer("double", ROWS)
+
+
+ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"outputs":[]}'
+
+
+def take(connection: socket.socket) -> None:
+    """Read a request."""
+    head, body, length = b"", b"", 0
+    while not head or len(body) < length:
+        data = connection.recv(65536)
+        assert data
+        body += data
+        if not head and b"\r\n\r\n" in body:
+            head, _, body = body.partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_server_that_was_started_again_is_connected_anew(reset):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        HttpClient(f"127.0.0.1:{listening.getsockname()[1]}", 30) as client,
+    ):
+        request = client.encode("double", ROWS)
+        for _ in range(2):
+            pending = client.submit(request)
+            connection, _ = listening.accept()
+            with connection:
+                take(connection)
+                connection.sendall(ANSWER)
+                assert client.decode(pending.result(30)).outputs == {}
+                if reset:
+                    linger = struct.pack("ii", 1, 0)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            # Until this machine has noticed it.
+            (idle,) = client._idle
+            assert select.select([idle._connection.sock], [], [], 30)[0]
+
+
+def test_an_abort_that_comes_late_does_not_meet_another_request():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        HttpClient(f"127.0.0.1:{listening.getsockname()[1]}", 30) as client,
+    ):
+        request = client.encode("double", ROWS)
+        first = PendingRequest()
+        sender = threading.Thread(target=client._send, args=(first, request))
+        sender.start()
+        connection, _ = listening.accept()
+        with connection:
+            take(connection)
+            # The first two lines of `cancel`; its thread then stops for a while.
+            assert first.finish(CancelledError("the request was cancelled by the caller"))
+            abort = first.abort
+            connection.sendall(ANSWER)
+            sender.join(30)
+            second = client.submit(request)
+            other, _ = listening.accept()
+            with other:
+                take(other)
+                abort()
+                other.sendall(ANSWER)
+                assert client.decode(second.result(30)).outputs == {}
+
+
+def test_a_cancel_that_comes_late_does_not_end_another_request_of_the_stream():
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(IN: "FP32[1]") -> {"OUT": "FP32[1]"}:
+        if IN.flat[0]:
+            entered.set()
+            leave.wait(60)
+        return {"OUT": IN}
+
+    def asked(client: GrpcClient, value: float):
+        request = client.encode("slow", {"IN": np.full((1, 1), value, np.float32)})
+        ended = threading.Event()
+        responses: list[StreamResponse] = []
+        pending = client.submit_streaming(
+            request, lambda one, final: (responses.append(one), final and ended.set())
+        )
+        return pending, responses, ended
+
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 8", model=slow, name="slow")
+        with (
+            server.serve(http_port=None, grpc_port=0, metrics_port=None) as endpoints,
+            GrpcClient(f"127.0.0.1:{endpoints.grpc_port}", 30) as client,
+        ):
+            first, _, over = asked(client, 0)
+            assert over.wait(30)
+            _, responses, over = asked(client, 1)
+            assert entered.wait(30)
+            assert len(client._streams) == 1
+            assert first.cancel()
+            leave.set()
+            assert over.wait(30)
+            assert [one.error for one in responses] == [None] * len(responses)
+            # And one in time ends it.
+            entered.clear()
+            leave.clear()
+            third, responses, over = asked(client, 1)
+            assert entered.wait(30)
+            assert third.cancel()
+            assert over.wait(30)
+            assert isinstance(responses[-1].error, CancelledError)
+            leave.set()
+            # The stream is gone: what follows has a new one, and the old one is forgotten.
+            for old in client._streams:
+                old.thread.join(30)
+            _, responses, over = asked(client, 0)
+            assert over.wait(30)
+            assert responses[0].error is None
+            assert len(client._streams) == 1

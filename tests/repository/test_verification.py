@@ -326,6 +326,28 @@ def test_streams_and_sequences_are_compared(reference, server, tmp_path):
     assert " 7 " in repr(found)
 
 
+@pytest.mark.reference
+@pytest.mark.slow
+def test_a_verdict_says_no_more_than_was_compared(reference, server, tmp_path):
+    add(tmp_path, "unasked")
+    add(tmp_path, "refused")
+    server.load_repository(tmp_path)
+    wrong = {"IN": np.ones((1, 3), np.float32)}
+    found = verify_repository(
+        tmp_path, server=server, reference=reference, requests={"unasked": [], "refused": [wrong]}
+    )
+    said = {model.name: model for model in found.models}
+    assert (said["unasked"].verdict, said["unasked"].requests) == ("not run", 0)
+    assert (said["refused"].verdict, said["refused"].requests) == ("equal", 1)
+    assert said["unasked"].note == said["refused"].note == "no outputs were compared"
+
+
+def test_a_difference_from_zero_is_infinite_as_a_part_of_it():
+    found = Difference(1e-4, 1e-6)
+    found.compare("it", {"OUT": np.float32([1e-9])}, {"OUT": np.float32([0])})
+    assert (found.verdict, found.max_rel) == ("close", np.inf)
+
+
 def test_streams_that_differ_in_length_or_end():
     one = {"OUT": np.ones(1, np.float32)}
     found = Difference(1e-4, 1e-6)

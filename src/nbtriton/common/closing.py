@@ -6,6 +6,8 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -68,7 +70,8 @@ class ScratchFolder:
     """
 
     def __init__(self, prefix: str) -> None:
-        _remove_left(prefix)
+        left = Path(tempfile.gettempdir()).glob(f"{prefix}*")
+        remove_left(left, _LOCK, partial(shutil.rmtree, ignore_errors=True))
         lock = None
         while lock is None:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))
@@ -94,21 +97,22 @@ def _locked(folder: Path) -> int | None:
     return None
 
 
-def _remove_left(prefix: str) -> None:
+def remove_left(paths: Iterable[Path], lock: str, remove: Callable[[Path], object]) -> None:
+    """Remove what killed processes have left: those whose lock, a file in them or themselves, nobody holds."""
     if fcntl is None:
         return
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for path in paths:
         try:
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # another user's, being made, or not such a folder
+            held = os.open(path / lock, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:  # another user's, being made, removed meanwhile, or no such thing
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(path)
         except OSError:  # in use
             continue
         finally:
-            os.close(lock)
+            os.close(held)
 
 
 def _remove(folder: Path, lock: int, process: int) -> None:

@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nbtriton.common.checks import absolute
-from nbtriton.common.errors import (
-    NotFoundError,
-    TritonError,
-    UnavailableError,
-    UnsupportedError,
-)
+from nbtriton.common.errors import NotFoundError, TritonError, UnavailableError, UnsupportedError
 from nbtriton.drawing.numbers import counted
 from nbtriton.drawing.table import TableView
 from nbtriton.extensions.verify.reference import Reference, RunningServer, default_directory, launch
@@ -61,10 +56,6 @@ class Executable:
             environment["PATH"] = f"{python / 'bin'}:{environment.get('PATH', '')}"
         with launch([str(self.path), *flags], repository, environment) as server:
             yield server
-
-    def shared_python(self, directory: Path) -> Path | None:  # noqa: ARG002 - another kind has one
-        """Return None: it has its own Python."""
-        return None
 
 
 RealServer: TypeAlias = Executable | Reference
@@ -242,7 +233,7 @@ def verify_repository(
         copied = scratch / "models"
         shutil.copytree(root, copied)
         on_progress("starting the real server")
-        python = found.shared_python(scratch / "python")
+        python = found.shared_python(scratch / "python") if isinstance(found, Reference) else None
         real = stack.enter_context(
             found.server(copied, "--model-control-mode=explicit", python=python)
         )
@@ -354,9 +345,11 @@ class _Comparison:
                 return Checked(name, "not run", note=f"it loads; {error.message}")
             answered += sum(1 for part in ours if part.outputs or part.error)
             found.compare_streams(f"request {sent}", ours, theirs)
-        notes = "; ".join(filter(None, (found.first, note)))
+        nothing = "" if found.answers or found.first else "no outputs were compared"
+        notes = "; ".join(filter(None, (found.first, nothing, note)))
         responses = answered if decoupled else None
-        return Checked(name, found.verdict, sent, found.max_abs, found.max_rel, notes, responses)
+        verdict = found.verdict if sent else "not run"
+        return Checked(name, verdict, sent, found.max_abs, found.max_rel, notes, responses)
 
     def _backend(self, name: str) -> str:
         """Return the backend of the configuration file, or of completion."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbtriton.common.errors import UnavailableError
+from nbtriton.runtime.interrupts import interrupts_deferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,14 @@ def launch(
         if log is None:
             log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
         for left in reversed(range(starts)):
-            with log.open("wb") as output:
+            # Ctrl-C behind the start would leave it running: it is in a session of its own.
+            with log.open("wb") as output, interrupts_deferred():
                 process = subprocess.Popen(
                     full, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
-            server = RunningServer(process, http, grpc, metrics, log)
-            stack.callback(server.stop)
+                server = RunningServer(process, http, grpc, metrics, log)
+                stack.callback(server.stop)
             try:
                 server.wait_until_ready(timeout_s)
                 break

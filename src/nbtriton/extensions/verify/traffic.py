@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nbtriton.backends.base import Response
-from nbtriton.common.errors import TritonError, UnavailableError
+from nbtriton.common.errors import RequestTimeoutError, TritonError, UnavailableError
 from nbtriton.model.config import ModelConfig, enum_name
 from nbtriton.model.tensors import datatype_of, shape_of, to_numpy
 from nbtriton.runtime.engine import Server
@@ -36,12 +37,15 @@ class Difference:
         Largest differences of floating-point outputs.
     first : str
         The first difference; empty without one.
+    answers : int
+        Responses that both have given and that are no errors.
     """
 
     def __init__(self, rtol: float, atol: float) -> None:
         self.max_abs: float | None = None
         self.max_rel: float | None = None
         self.first = ""
+        self.answers = 0
         self._rtol = rtol
         self._atol = atol
         self._equal = True
@@ -57,6 +61,7 @@ class Difference:
             if ours != theirs:
                 self._note(f"{what}: nbtriton {_describe(ours)}, reference {_describe(theirs)}")
             return
+        self.answers += 1
         if ours.keys() != theirs.keys():
             self._note(f"{what}: outputs {sorted(ours)} and {sorted(theirs)}")
             return
@@ -109,7 +114,7 @@ def _differ(
         gap = np.abs(one - other)
         gap[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
         far = float(gap.max(initial=0.0))
-        near = float(np.nan_to_num(gap / np.abs(other), nan=0.0).max(initial=0.0))
+        near = float(np.nan_to_num(gap / np.abs(other), nan=0.0, posinf=np.inf).max(initial=0.0))
     close = bool(np.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True))
     return ("" if close else f"differs by up to {far:.3g}"), far, near
 
@@ -240,11 +245,25 @@ class BothServers:
         ------
         UnsupportedError
             The package ``grpcio`` is missing.
+        RequestTimeoutError
+            The real server has not answered.
         """
         if self._grpc is None:
-            self._grpc = GrpcClient(self._grpc_url, _TIMEOUT_S)
-        theirs = self._grpc.stream(name, inputs, parameters=options)
-        return self._own_stream(name, inputs, options), tuple(theirs)
+            self._grpc = GrpcClient(self._grpc_url, decodes_streams=True)
+        theirs: list[StreamResponse] = []
+        ended = threading.Event()
+
+        def on_response(response: StreamResponse, final: bool) -> None:
+            theirs.append(response)
+            if final:
+                ended.set()
+
+        request = self._grpc.with_parameters(self._grpc.encode(name, inputs), options)
+        self._grpc.submit_streaming(request, on_response)
+        ours = self._own_stream(name, inputs, options)
+        if not ended.wait(_TIMEOUT_S):
+            raise RequestTimeoutError(f"the real server has not answered within {_TIMEOUT_S:g} s")
+        return ours, theirs
 
     def _own_stream(self, name: str, inputs: Inputs, options: Options) -> Sequence[StreamResponse]:
         responses: list[StreamResponse] = []

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from nbtriton.common.errors import (
@@ -148,40 +149,11 @@ class GrpcClient(base.Client[bytes]):
     ) -> base.PendingRequest:
         """Send an encoded request over a stream with no other request in flight."""
         stream = self._idle_stream()
+        listener = partial(on_response)  # of this request alone
         pending = base.PendingRequest()
-        pending.abort = stream.cancel
-        stream.send(self.with_parameters(request, _WITH_FINAL), on_response)
+        pending.abort = partial(stream.cancel, listener)
+        stream.send(self.with_parameters(request, _WITH_FINAL), listener)
         return pending
-
-    def stream(
-        self,
-        name: str,
-        inputs: Mapping[str, Any],
-        parameters: base.Parameters | None = None,
-        *,
-        version: int = -1,
-    ) -> Iterator[base.StreamResponse]:
-        """Send one request over its own stream and yield its responses, the last one final.
-
-        Raises
-        ------
-        TritonError
-            The stream itself failed; an error of one response is in its `StreamResponse`.
-        """
-        merged = {**_WITH_FINAL, **(parameters or {})}
-        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        requests.put(self.with_parameters(self.encode(name, inputs, version), merged))
-        call = self._open_stream(iter(requests.get, None), timeout=self.timeout_s)
-        try:
-            with self._errors():
-                for data in call:
-                    response = self._stream_response(data, _outputs)
-                    yield response
-                    if response.final:
-                        break
-        finally:
-            requests.put(None)
-            call.cancel()
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         """Return whether a model answers requests now; False also without an answer."""
@@ -252,7 +224,7 @@ class GrpcClient(base.Client[bytes]):
                 if stream.is_open:
                     return stream
             stream = _Stream(self._open_stream, self._read_stream, self._release)
-            self._streams.append(stream)
+            self._streams = [*(one for one in self._streams if one.thread.is_alive()), stream]
             return stream
 
     def _release(self, stream: _Stream) -> None:
@@ -308,10 +280,8 @@ class _Stream:
         self._lock = threading.Lock()
         self._listener: base.ResponseListener | None = None
         self._error: TritonError | None = None  # reason of the stream's end
-        self._thread = threading.Thread(
-            target=self._run, name="nbtriton-client-stream", daemon=True
-        )
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="nbtriton-client-stream", daemon=True)
+        self.thread.start()
 
     @property
     def is_open(self) -> bool:
@@ -324,16 +294,19 @@ class _Stream:
         if self._error is not None:  # the stream ended before the listener was set
             self._fail(self._error)
 
-    def cancel(self) -> None:
-        """End the stream and the request in flight."""
-        self._call.cancel()
+    def cancel(self, listener: base.ResponseListener) -> None:
+        """End the stream, unless the listener's request is answered: the stream may have another one."""
+        with self._lock:
+            if self._listener is listener:
+                self._error = CancelledError("the request was cancelled by the caller")
+                self._call.cancel()
 
     def close(self) -> None:
         """End the stream and join its thread."""
         self._requests.put(None)
         self._call.cancel()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
 
     def _run(self) -> None:
         self._error = self._read(self._call, self._deliver)

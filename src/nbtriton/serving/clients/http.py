@@ -206,7 +206,7 @@ class HttpClient(base.Client[EncodedRequest]):
         return json.loads(content) if content else None
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[_Connection]:
+    def _connection(self, is_over: Callable[[], bool] = bool) -> Iterator[_Connection]:
         with self._lock:
             if self._closed:
                 raise UnavailableError(f"the client of the server at {self.url} is closed")
@@ -219,7 +219,11 @@ class HttpClient(base.Client[EncodedRequest]):
             yield connection
         finally:
             with self._lock:
-                self._idle.append(connection)
+                if is_over():  # its abort may still come, which must not meet another request
+                    self._connections.remove(connection)
+                    connection.close()
+                else:
+                    self._idle.append(connection)
 
     def _send(self, pending: base.PendingRequest, request: EncodedRequest) -> None:
         if pending.done():  # cancelled before its turn
@@ -227,7 +231,7 @@ class HttpClient(base.Client[EncodedRequest]):
         error: Exception | None = None
         response: object = None
         try:
-            with self._connection() as connection:
+            with self._connection(pending.done) as connection:
                 pending.abort = connection.abort
                 try:
                     response = connection.infer(request, pending.done)
@@ -274,7 +278,8 @@ class _Connection:
             For a status other than 200.
         """
         try:
-            if self._connection.sock is None:
+            if self._has_ended():
+                self._connection.close()
                 self._connection.connect()
             if self._closed or is_over():  # while connecting, before there was a socket
                 raise ConnectionAbortedError("the connection was closed here")
@@ -288,6 +293,20 @@ class _Connection:
         if response.status != 200:
             raise _BY_STATUS.get(response.status, InternalError)(_message(content))
         return content, response.headers.get(_HEADER_LENGTH, "")
+
+    def _has_ended(self) -> bool:
+        """Return True for a connection that was not opened, or that its server has closed since: it was restarted."""
+        opened = self._connection.sock
+        if opened is None:
+            return True
+        try:
+            opened.setblocking(False)
+            opened.recv(1, socket.MSG_PEEK)
+        except OSError as error:
+            return not isinstance(error, BlockingIOError)
+        finally:
+            opened.settimeout(self._connection.timeout)
+        return True
 
     def abort(self, *, for_good: bool = False) -> None:
         """End the request in flight, from another thread; the sender closes the connection.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nbtriton.common.closing import Closing
+from nbtriton.common.closing import Closing, remove_left
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
 from nbtriton.model import tensors
 from nbtriton.serving.clients.base import Client, SharedTensor, tensor_bytes
@@ -235,7 +235,7 @@ class SharedMemoryPool(Closing):
             )
         if bytes < 1:
             raise InvalidArgumentError(f"bytes of a pool must be at least 1, not {bytes}")
-        _remove_left()
+        remove_left(_DIRECTORY.glob(f"{_PREFIX}*"), "", Path.unlink)
         self.byte_size = bytes
         self.region = f"{name}-{os.getpid()}-{next(_numbers)}"
         self.key = f"/{_PREFIX}{self.region}"
@@ -418,24 +418,6 @@ def _create(path: Path, size: int) -> int:
                 hint=f"{_DIRECTORY} has {free.f_bavail * free.f_frsize:,} bytes left; "
                 "docker run --shm-size gives a container more",
             ) from None
-
-
-def _remove_left() -> None:
-    """Remove the objects of killed processes: those whose lock nobody holds."""
-    import fcntl
-
-    for path in _DIRECTORY.glob(f"{_PREFIX}*"):
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # another user's, or removed meanwhile
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
-        except OSError:  # in use
-            continue
-        finally:
-            os.close(descriptor)
 
 
 def _dispose(
