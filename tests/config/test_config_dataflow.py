@@ -369,5 +369,14 @@ def test_the_first_outputs_may_be_named_alone_if_the_model_changes_a_tensor() ->
     assert [tensor.name for tensor in both.output] == ["b", "s"]
 
 
+def test_a_model_without_outputs_is_no_step() -> None:
+    sink = model("sink", {"IN": "FP32[4]"}, {})
+    with pytest.raises(
+        ConfigError, match="model sink has 0 outputs, but the line names 1"
+    ) as caught:
+        parse_dataflow("OUT = sink(IN=x)", name="e", models={"sink": sink})
+    assert caught.value.hint == "a step has outputs, and sink gives none"
+
+
 def test_called_models() -> None:
     assert called_models('a = one(X=x)\nb, c = "two:2"(A=a)\nd = one(X=c)') == ["one", "two:2"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 import sys
 import warnings
 
@@ -782,6 +784,26 @@ def test_a_model_that_cannot_be_written_leaves_the_repository_unchanged(server, 
     with pytest.raises(UnsupportedError):
         server.export(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_interrupt_loses_no_model_of_the_export_before(server, cells, tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        server.load("max_batch_size: 8", cells(DOUBLE), name=name)
+    server.export(tmp_path)
+    removed = shutil.rmtree
+
+    def interrupted(path, **options):
+        removed(path, **options)
+        if path == tmp_path / "a":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.export(tmp_path)
+    monkeypatch.undo()
+    with again(tmp_path) as other:
+        assert other.is_ready("a")
+        assert other.is_ready("b")
 
 
 def test_an_unknown_model(server, cells, tmp_path):

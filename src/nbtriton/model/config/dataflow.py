@@ -174,13 +174,15 @@ def _read_line(
     inputs = _inputs(call, model, ensemble, models[model])
     names = _target_names(statement.targets[0])
     known = list(output_specs(models[model]))
-    least = 1 if known[0] in input_specs(models[model]) else len(known)
+    least = 1 if not input_specs(models[model]).keys().isdisjoint(known[:1]) else len(known)
     if not least <= len(names) <= len(known):
         _fail(
             statement,
             f"model {model} has {_count(len(known), 'output')}, but the line names "
             f"{_count(len(names), 'output')}",
-            f"{model} gives, in this order: {', '.join(known)}; use _ for one that is not needed",
+            f"{model} gives, in this order: {', '.join(known)}; use _ for one that is not needed"
+            if known
+            else f"a step has outputs, and {model} gives none",
         )
     mapped = {output: own for output, own in zip(known, names, strict=False) if own != "_"}
     if not mapped:

@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nbtriton.common.foreign import BATCH_STRATEGY
-from nbtriton.model.config._proto import (
-    ModelConfig,
-    copy_config,
-    enum_name,
-    is_map,
-    is_repeated,
-)
+from nbtriton.model.config._proto import ModelConfig, copy_config, enum_name, is_map, is_repeated
 from nbtriton.model.config.normalize import is_ensemble, queue_policies
 from nbtriton.model.config.validate_io import STRATEGY_PATH
 

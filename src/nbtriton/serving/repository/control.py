@@ -5,6 +5,7 @@ Texts and statuses are Triton's (L4, L9). A text that Triton only logs is the hi
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
 from nbtriton.serving.repository import polling
 from nbtriton.serving.repository.loader import ModelLoader
 
+_log = logging.getLogger("nbtriton.serving.repository")
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
 _DIRECTORIES = Kind(
@@ -391,7 +393,8 @@ def _poll(control: weakref.ref[ModelControl], closed: threading.Event, poll_s: f
         pollable = control()
         if pollable is None:
             return
-        # A repository that is missing for a while is polled again next time.
-        with suppress(TritonError):
+        try:
             pollable.poll_now()
+        except Exception as error:  # such as a repository that is missing for a while
+            _log.warning("a poll of %s failed: %r", pollable.directories, error)
         del pollable

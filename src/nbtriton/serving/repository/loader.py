@@ -197,7 +197,7 @@ class ModelLoader:
                     config_name=self._settings["config_name"],
                     auto_complete=self._settings["auto_complete"],
                 )  # fmt: skip
-            except (TritonError, OSError) as error:
+            except Exception as error:  # also of a name that is not UTF-8: other models load
                 if name in names:
                     errors[name] = self._poll_failed(name, error)
                 continue  # a composing model: reported by the check of the ensemble
@@ -206,7 +206,7 @@ class ModelLoader:
             polled_names.update(model.members)
         return polled, errors
 
-    def _poll_failed(self, name: str, error: TritonError | OSError) -> TritonError:
+    def _poll_failed(self, name: str, error: Exception) -> TritonError:
         text = error.message if isinstance(error, TritonError) else str(error)
         reported = InternalError(
             f"failed to load '{name}', failed to poll from model repository", hint=text

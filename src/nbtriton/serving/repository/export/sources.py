@@ -12,7 +12,7 @@ import sysconfig
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from nbtriton.common.errors import UnsupportedError
@@ -37,7 +37,8 @@ def source_of(thing: Any) -> str:
     if isinstance(text_of_cell, str):
         return text_of_cell
     name = thing.__name__
-    for code in _codes(thing):
+    for function in _functions(thing):
+        code = function.__code__
         text = "".join(linecache.getlines(code.co_filename))
         if not text:
             continue
@@ -77,13 +78,8 @@ def namespace_of(thing: Any) -> dict[str, Any]:
 def free_names(text: str) -> list[str]:
     """Return the names that a module of this text uses and does not define, in order of use."""
     table = symtable.symtable(text, "model.py", "exec")
-    used: set[str] = set()
-    defined: set[str] = set()
-    for symbol in table.get_symbols():
-        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
-            defined.add(symbol.get_name())
-        elif symbol.is_referenced():
-            used.add(symbol.get_name())
+    defined = defined_names(text)
+    used = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
     _walk(table, used, defined)
     used -= defined | set(vars(builtins)) | _MODULE_NAMES
     places: dict[str, tuple[int, int]] = {}
@@ -201,10 +197,6 @@ def _functions(thing: Any) -> list[FunctionType]:
     members = vars(thing).values() if isinstance(thing, type) else (thing,)
     plain = (inspect.unwrap(getattr(member, "__func__", member)) for member in members)
     return [function for function in plain if isinstance(function, FunctionType)]
-
-
-def _codes(thing: Any) -> list[CodeType]:
-    return [function.__code__ for function in _functions(thing)]
 
 
 def _definition(

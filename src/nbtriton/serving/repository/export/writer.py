@@ -16,6 +16,7 @@ from nbtriton.drawing.table import TableView
 from nbtriton.options.repository import COPY, CopySettings
 from nbtriton.options.table import read_settings
 from nbtriton.runtime.engine import Server
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.serving.repository.export.model_writer import ExportedModel, ModelWriter
 from nbtriton.serving.repository.export.modelfile import check_carry
 from nbtriton.serving.repository.reader import is_folder_name
@@ -154,10 +155,11 @@ def export_repository(
         if not isinstance(carry, bool):
             used = [name for model in written for name in (*model.carried, *model.missing)]
             check_carry(carry, used)
-        for name in names:
-            shutil.rmtree(root / name, ignore_errors=True)
-            (Path(scratch) / name).rename(root / name)
-    _remember(root, names)
+        with interrupts_deferred():  # Ctrl-C in between would lose a model of the export before
+            _remember(root, names)
+            for name in names:
+                shutil.rmtree(root / name, ignore_errors=True)
+                (Path(scratch) / name).rename(root / name)
     return Exported(root, written)
 
 
