@@ -5,19 +5,25 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import signal
 import socket
 import struct
+import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import nbtriton as nt
 from nbtriton.common.errors import UnavailableError
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, Limits, serve
+from nbtriton.serving.frontends.loop import LoopThread
+from nbtriton.serving.frontends.service import NoControl
 from tests.engine.support import Gate, gated, waited
 from tests.frontends.models import load_all
 from tests.frontends.raw import Client, post
@@ -720,3 +726,159 @@ def test_tensors_that_a_model_keeps_are_never_written_over() -> None:
                 assert tensor_of(client.receive())[0] == number
     for number, array in enumerate(kept):
         np.testing.assert_array_equal(array.reshape(-1), LONG + number)
+
+
+# -- stops and interrupts ----------------------------------------------------------------------------
+
+
+def test_what_waits_behind_a_slow_answer_is_not_late() -> None:
+    gate = Gate()
+    with Server(gpus=()) as server:
+        server.load(CONFIG, gated(gate), name="gated")
+        with opened(server) as endpoints, Client(endpoints.http_port) as client:
+            listener = endpoints._open["http"]
+            # More than are read ahead: the last one read is cut off, and the rest waits.
+            count = 200
+            client.send(post("/v2/models/gated/infer", ones()) + LIVE * count)
+            gate.wait_entered()
+            (connection,) = listener.connections
+            assert until(lambda: connection._paused)
+
+            async def look_a_day_later() -> bool:
+                connection.check_timeouts(listener.thread.loop.time() + 86_400)
+                return connection._state.in_request
+
+            assert listener.thread.call(look_a_day_later())
+            gate.open()
+            assert [client.receive().status for _ in range(1 + count)] == [200] * (1 + count)
+
+
+def test_a_wait_for_clients_ends_when_another_thread_closes_the_ports(small: Server) -> None:
+    endpoints = serve(small, http_port=0, metrics_port=None)
+    listener = endpoints._open["http"]
+    left: list[int] = []
+    with Client(endpoints.http_port) as client:
+        client.send(LIVE)
+        client.receive()
+        waiting = threading.Thread(
+            target=lambda: left.append(endpoints.wait_for_clients(3600)), daemon=True
+        )
+        waiting.start()
+        assert until(lambda: listener._all_closed is not None)
+        endpoints.close()
+        waiting.join(30)
+    assert left == [0]
+
+
+def test_a_call_that_fails_on_the_loop_does_not_stop_those_behind_it() -> None:
+    thread = LoopThread("nbtriton-test")
+    entered, done = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        entered.set()
+        raise ValueError("no")
+
+    thread.post(fail)
+    waited(entered)
+    thread.post(done.set)
+    waited(done)
+    thread.stop()
+
+
+def test_a_worker_outlives_a_task_that_ends_its_thread() -> None:
+    thread = LoopThread("nbtriton-test")
+    done = threading.Event()
+
+    async def submit() -> None:
+        for _ in range(8):
+            thread.run_on_worker(sys.exit)
+        thread.run_on_worker(done.set)
+
+    thread.call(submit())
+    waited(done)
+    thread.stop()
+
+
+def test_a_close_that_was_interrupted_is_completed_by_the_next() -> None:
+    before = set(threading.enumerate())
+    server = nt.Server(gpus=())
+    endpoints = server.serve(http_port=0, metrics_port=None)
+    blocked, go_on = threading.Event(), threading.Event()
+    endpoints._thread.post(lambda: (blocked.set(), go_on.wait()))
+    waited(blocked)
+
+    def interrupt() -> None:
+        assert until(lambda: endpoints._stopping is not None)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        server.close()
+    other.join()
+    go_on.set()
+    server.close()
+    assert until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_an_interrupt_while_the_ports_open_leaves_them_to_the_server() -> None:
+    before = set(threading.enumerate())
+    interrupted: list[str] = []
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        if event == "call":
+            return trace if frame.f_code is serve.__code__ else None
+        if event == "line" and "thread" in frame.f_locals and not interrupted:
+            interrupted.append(event)
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    with nt.Server(gpus=()) as server:
+        sys.settrace(trace)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                server.serve(http_port=0, metrics_port=None)
+        finally:
+            sys.settrace(None)
+        assert interrupted
+        assert len(server.endpoints) == 1
+    assert until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_what_is_posted_after_the_end_is_not_kept() -> None:
+    thread = LoopThread("nbtriton-test")
+    thread.stop()
+    response = Gate()
+    seen = weakref.ref(response)
+    thread.post(response.open)
+    del response
+    assert seen() is None
+
+
+class Hanging(NoControl):
+    """A control whose loads go on until `leave` is set."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.loading = threading.Semaphore(0)
+        self.leave = threading.Event()
+
+    def load(self, name: str, parameters: dict[str, Any]) -> None:
+        self.loading.release()
+        self.leave.wait(30)
+
+
+def test_loads_that_hang_do_not_keep_requests_from_their_workers(small: Server) -> None:
+    control = Hanging(small)
+    with opened(small, control=control) as endpoints, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            client = stack.enter_context(Client(endpoints.http_port))
+            client.send(post("/v2/repository/models/m/load", b""))
+            assert control.loading.acquire(timeout=30)
+        client = stack.enter_context(Client(endpoints.http_port))
+        body = gzip.compress(json.dumps(ones(3.0)).encode())
+        client.send(post(INFER, body, "Content-Encoding: gzip"))
+        assert outputs(client.receive()) == [3.0] * 4
+        client.send(post("/v2/repository/index", b""))
+        assert client.receive().status == 200
+        control.leave.set()

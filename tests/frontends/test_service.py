@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
+import queue
 import re
 import socket
+import sys
 import threading
+import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator
@@ -16,10 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbtriton.backends.python.api.metrics import MetricKind, family_of
 from nbtriton.common.errors import InternalError, InvalidArgumentError, LoadError
 from nbtriton.model.config import as_config
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, serve
+from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
 from nbtriton.serving.frontends.service import EXTENSIONS, forwards_of
 from nbtriton.serving.frontends.tracing import Tracing
 from tests.frontends.cases import CASES, ONE_JSON, Case, ask, document, tensor
@@ -419,3 +425,111 @@ def test_an_option_of_another_kind_opens_no_port(option):
     given = {"http_port": 0, "metrics_port": None, **option}
     with Server(gpus=()) as server, pytest.raises(InvalidArgumentError, match=f"{name} must be "):
         serve(server, **given)
+
+
+# -- texts with half of a surrogate pair, as JSON and tokenizers give them ---------------------------
+
+
+class Halves:
+    """A model whose error, and whose metric, hold half of a character."""
+
+    def initialize(self, args: Any) -> None:
+        import triton_python_backend_utils as pb_utils
+
+        self.family = pb_utils.MetricFamily("halves", "told \ud800", pb_utils.MetricFamily.GAUGE)
+        self.metric = self.family.Metric({"text": "half \ud800"})
+
+    def execute(self, requests: list[object]) -> list[object]:
+        raise ValueError("half \ud800")
+
+
+@pytest.fixture
+def halves() -> Iterator[Endpoints]:
+    with (
+        Server(gpus=()) as server,
+        serve(server, http_port=0, metrics_port=0, grpc_port=0) as endpoints,
+    ):
+        server.load(MODELS["one"][0], Halves, name="one")
+        yield endpoints
+
+
+@pytest.mark.parametrize("path", ["infer", "generate", "generate_stream"])
+def test_an_error_that_is_no_unicode_is_answered(halves: Endpoints, path: str) -> None:
+    body = ONE_JSON if path == "infer" else {"IN": [1.0] * 4}
+    answer = send(halves, f"/v2/models/one/{path}", body)
+    assert answer.status >= 400
+    assert b"half ?" in answer.body
+
+
+def test_an_error_that_is_no_unicode_is_answered_over_a_stream(halves: Endpoints) -> None:
+    client = pytest.importorskip("tritonclient.grpc", reason="Triton's client needs grpcio")
+    made = client.InferInput("IN", (1, 4), "FP32")
+    made.set_data_from_numpy(np.ones((1, 4), np.float32))
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with client.InferenceServerClient(f"127.0.0.1:{halves.grpc_port}") as connection:
+        connection.start_stream(lambda result, error: answers.put((result, error)))
+        connection.async_stream_infer("one", [made])
+        result, error = answers.get(timeout=60)
+        connection.stop_stream(cancel_requests=True)
+    assert result is None
+    assert "half ?" in str(error)
+
+
+def test_a_load_whose_error_is_no_unicode_is_answered(one: Server) -> None:
+    class Broken(Control):
+        def load(self, name: str, parameters: dict[str, Any]) -> None:
+            raise LoadError("half \ud800")
+
+    with serve(one, http_port=0, metrics_port=None, control=Broken()) as endpoints:
+        answer = send(endpoints, "/v2/repository/models/m/load")
+    assert (answer.status, json.loads(answer.body)) == (400, {"error": "half ?"})
+
+
+def test_metrics_that_are_no_unicode_are_written(halves: Endpoints) -> None:
+    lines = scrape(halves).splitlines()
+    assert 'halves{text="half ?"} 0' in lines
+    assert "# HELP halves told ?" in lines
+
+
+def test_metrics_that_cannot_be_written_are_an_error_and_not_silence() -> None:
+    class Complex:
+        def initialize(self, args: Any) -> None:
+            import triton_python_backend_utils as pb_utils
+
+            self.family = pb_utils.MetricFamily("odd", "", pb_utils.MetricFamily.GAUGE)
+            self.metric = self.family.Metric({})
+            self.metric.increment(1j)
+
+    with Server(gpus=()) as server, serve(server, http_port=None, metrics_port=0) as endpoints:
+        server.load(MODELS["one"][0], Complex, name="one")
+        with pytest.raises(urllib.error.HTTPError, match="500") as caught:
+            scrape(endpoints)
+        assert b"TypeError" in caught.value.read()
+        assert scrape(endpoints, "/anything") == ""
+
+
+def test_a_scrape_while_a_model_adds_labels() -> None:
+    server = Server(gpus=())
+    family = family_of(server.engine.model_server, "users", "", MetricKind.GAUGE)
+    kept = [family.sample((("user", str(number)),), ()) for number in range(2000)]
+    metrics = Metrics(server, MetricsConfig(machine=False))
+    ended = threading.Event()
+
+    def add() -> None:
+        for number in itertools.count():
+            if ended.is_set():
+                return
+            family.sample((("new", str(number)),), ())  # and drop it
+
+    adding = threading.Thread(target=add)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    adding.start()
+    try:
+        for _ in range(20):
+            assert metrics.text().count(b"users{user=") == len(kept)
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval)
+        adding.join()
+        server.close()

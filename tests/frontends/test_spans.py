@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -26,6 +27,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.extensions import opentelemetry
 from nbtriton.extensions.opentelemetry import SpanExport, read_traceparent
 from nbtriton.magics.cli import main
 from nbtriton.serving.frontends import OpenTelemetry, TraceValues
@@ -202,6 +204,21 @@ def test_spans_lie_inside_each_other(repository, collector):
     ]  # fmt: skip
     names = {each.key: each.value.string_value for each in collector.resources[0].attributes}
     assert names["service.name"] == "mine"
+
+
+@pytest.mark.medium
+def test_spans_follow_a_clock_that_was_set(repository, collector, monkeypatch):
+    day_ns = 86_400 * 10**9
+    with ours(repository, collector) as client:
+        client.infer("echo", 1)
+        received(collector, 3)
+        before = {span.end_time_unix_nano for span in collector.spans}
+        # As after a night in which the machine was suspended: the monotonic clock stands.
+        monkeypatch.setattr(opentelemetry, "time_ns", lambda: time.time_ns() + day_ns)
+        collector.spans.clear()
+        client.infer("echo", 1)
+        received(collector, 3)
+    assert min(span.start_time_unix_nano for span in collector.spans) >= max(before) + day_ns // 2
 
 
 def by_http(client: Client) -> None:

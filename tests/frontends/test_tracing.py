@@ -423,6 +423,19 @@ def test_a_file_for_each_log_frequency_traces_and_the_rest_at_the_end(tmp_path):
     assert _files(tmp_path) == {"t.0": 2, "t.1": 2, "t.2": 2}
 
 
+@pytest.mark.parametrize(("count", "names"), [(-1, ["t"]), (3, ["t.0", "t.1"])])
+def test_a_request_that_never_ends_does_not_keep_the_others_out_of_the_file(tmp_path, count, names):
+    tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 1, count))
+    hangs = tracing.sample("m")
+    for _ in range(2):
+        _end(tracing.sample("m"))
+    assert _files(tmp_path) == {}
+    tracing.close()
+    assert _files(tmp_path) == {names[0]: 2}
+    _end(hangs)
+    assert list(_files(tmp_path)) == names
+
+
 def test_traces_keep_the_settings_that_they_began_with(tmp_path):
     tracing = Tracing(str(tmp_path / "t"), TraceValues(BOTH, 1))
     first = tracing.sample("m")

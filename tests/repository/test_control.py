@@ -25,6 +25,7 @@ from nbtriton.common.errors import (
     TritonError,
     UnavailableError,
 )
+from nbtriton.serving.clients.http import HttpClient
 from tests.children import run_python
 from tests.forked import in_child
 from tests.repository.models import BROKEN, MODEL, UNKNOWN, add, ensemble, times
@@ -316,6 +317,19 @@ def test_L4_other_models_load_beside_a_bad_one(server, root):
     assert set(control.errors) == {"bad", "syntax", "plan", "on_bad"}
     assert not control.is_server_ready()
     assert "max_batch_sise" in control.errors["syntax"].hint
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"digits"])
+def test_L4_other_models_load_beside_one_that_cannot_even_be_read(server, root, name):
+    add(root, "good")
+    folder = root / os.fsdecode(name)
+    add(root, folder.name, config=f"max_batch_size: {'1' * 5000}" if name == b"digits" else None)
+    control = server.load_repository(root, control_mode="poll", poll_s=3600)
+    assert answer(server, "good") == 1.0
+    assert list(control.errors) == [folder.name]
+    add(root, "new", source=times(5))
+    control.poll_now()
+    assert answer(server, "new") == 5.0
 
 
 def test_L4_exit_on_error(server, root):
@@ -1358,3 +1372,43 @@ def test_a_model_whose_files_are_not_what_they_should_be_is_not_loaded(explicit,
     assert caught.value.hint.startswith(
         "Mismatched MD5 hash for file 1/model.py, expect: abc, got:"
     )
+
+
+def test_polling_goes_on_behind_a_poll_that_failed(server, root, monkeypatch, caplog):
+    """Reading a folder may fail in any way; the next poll finds it as it should be."""
+    add(root, "m")
+    server.load_repository(root, control_mode="poll", poll_s=0.01)
+    listed = Path.iterdir
+    failed = threading.Event()
+
+    def iterdir(folder):
+        if folder == root and not failed.is_set():
+            failed.set()
+            raise MemoryError
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert failed.wait(60)
+    add(root, "new", source=times(5))
+    assert until(lambda: server.is_ready("new"))
+    assert "a poll of" in caplog.text
+
+
+@pytest.mark.medium
+def test_open_ports_follow_the_repository_that_was_loaded_last(server, root):
+    add(root, "a")
+    with (
+        server.serve(http_port=0, metrics_port=None) as endpoints,
+        HttpClient(f"127.0.0.1:{endpoints.http_port}", 60) as client,
+    ):
+        with pytest.raises(UnavailableError, match="not allowed"):
+            client.load("a")
+        server.load_repository(root, control_mode="explicit")
+        client.load("a")
+        assert answer(server, "a") == 1.0
+        add(root, "bad", source=BROKEN)
+        server.load_repository(root)
+        (found,) = [entry for entry in client.index() if entry["name"] == "bad"]
+        assert "no luck" in found["reason"]
+        with pytest.raises(UnavailableError, match="not allowed"):
+            client.load("a")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from nbtriton.backends.forking import per_process
 from nbtriton.common import entries
@@ -17,6 +17,7 @@ from nbtriton.options.server import SERVER, ServerSettings
 from nbtriton.options.table import read_settings, signed
 from nbtriton.runtime.engine import Server as EngineServer
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.serving.settings import ENDPOINTS, EndpointSettings, endpoint_ports
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
     @property
     def endpoints(self) -> tuple[Endpoints, ...]:
         """Open endpoints of `serve`."""
-        return tuple([one for one in list(self._endpoints) if _is_open(one)])
+        return tuple([one for one in list(self._endpoints) if one.is_open])
 
     @signed(REPOSITORY)
     def load_repository(
@@ -222,21 +223,15 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         from nbtriton.serving.frontends import serve
 
         self.engine.check_open()
-        given: dict[str, Any] = {"control": self.engine.model_control, **options}
-        endpoints = serve(self, **given)
         known = self._endpoints
-        known.append(endpoints)
+        with interrupts_deferred():  # from its first thread on something is to be closed
+            endpoints = serve(self, **options)
+            known.append(endpoints)
         for one in list(known):  # one by one, because another thread may open more endpoints
-            if not _is_open(one):
+            if not one.is_open:
                 with contextlib.suppress(ValueError):
                     known.remove(one)
         return endpoints
-
-    def _pop_endpoints(self) -> Iterator[Endpoints]:
-        """Yield each of the endpoints once, even if two threads close the server."""
-        with contextlib.suppress(IndexError):
-            while True:
-                yield self._endpoints.pop()
 
     async def __aenter__(self) -> Self:
         return self
@@ -262,17 +257,13 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         """
         if self.engine.in_parent:
             return
-        for endpoints in self._pop_endpoints():
+        for endpoints in list(self._endpoints):  # which stay: Ctrl-C may end the wait for one
             endpoints.close()
         for control in list(self._controls):
             control.close(timeout_s=timeout_s)
         super().close(timeout_s=timeout_s)
         for control in self._controls:
             control.clean_up()
-
-
-def _is_open(one: Endpoints) -> bool:
-    return one.is_open
 
 
 _lock = per_process(threading.Lock)

@@ -92,6 +92,7 @@ def sized(size: bytes, *parts: bytes) -> bytes:
         case("8.1.1 content-length without content", MALFORMED, request(content=block(None, [(b"content-length", b"1")]))),
         case("8.1.1 content-length above what came before trailers", MALFORMED, request(1, 0, block(None, [(b"content-length", b"1")])), trailers((b"x-a", b"b"))),
         case("8.1.1 content-length that is no number", MALFORMED, sized(b"-9", BODY)),
+        case("8.1.1 content-length of more digits than Python reads", MALFORMED, sized(b"9" * 5000, BODY)),
         case("8.1.1 two lengths", MALFORMED, request(content=block(None, [(b"content-length", b"0"), (b"content-length", b"1")]))),
         case("8.1.1 one length twice", OK(), request(content=block(None, [(b"content-length", b"0"), (b"content-length", b"0")]))),
         case("8.4 PUSH_PROMISE", CONNECTION(ErrorCode.PROTOCOL_ERROR), frame(5, END_HEADERS, 1, number(2) + block())),

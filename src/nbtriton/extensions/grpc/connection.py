@@ -7,6 +7,7 @@ a call. gRPC's own core passes on three events and four operations a call one by
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,8 @@ from nbtriton.extensions.grpc.messages import (
 from nbtriton.serving.frontends.listener import Listener, listen
 from nbtriton.serving.frontends.loop import TURN_S, LoopThread
 from nbtriton.serving.frontends.service import Service, Tls
+
+_log = logging.getLogger("nbtriton.serving.frontends")
 
 # Limit of asyncio's write buffer, in bytes.
 _UNSENT = 1 << 20
@@ -397,7 +400,11 @@ class GrpcListener(Listener[GrpcConnection]):
     def _flush(self) -> None:
         to_flush, self._to_flush = self._to_flush, []
         for connection in to_flush:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception:  # such as a MemoryError: the others would wait for ever
+                _log.exception("a connection could not be written to")
+                connection.abort()
 
 
 # Minimum interval of pings by a client without calls.

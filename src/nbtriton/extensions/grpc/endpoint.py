@@ -176,7 +176,7 @@ def _answer(thread: LoopThread, method: Method, data: bytes, rpc: UnaryCall) -> 
             rpc.fail(InternalError(f"{type(error).__name__}: {error}"))
 
     if len(data) > requests.LONG or method.is_slow():
-        thread.run_on_worker(answer)
+        thread.run_on_worker(answer, loads=method.loads)
     else:
         answer()
 
@@ -191,11 +191,14 @@ class Method(NamedTuple):
     answer : callable
     is_slow : callable
         Whether a call may take long; then it is run on a worker.
+    loads : bool
+        Whether a call loads or unloads a model.
     """
 
     category: str
     answer: Callable[[bytes], bytes]
     is_slow: Callable[[], bool] = bool
+    loads: bool = False
 
 
 def grpc_methods(service: Service) -> dict[bytes, Method]:
@@ -229,7 +232,8 @@ def grpc_methods(service: Service) -> dict[bytes, Method]:
         elif category == "model-repository":
             is_slow = partial(bool, True)  # loading takes seconds, and the index may read the disk
         path = f"/{requests.SERVICE}/{name}".encode()
-        found[path] = Method(category, partial(_filled, name, fill), is_slow)
+        loads = name in ("RepositoryModelLoad", "RepositoryModelUnload")
+        found[path] = Method(category, partial(_filled, name, fill), is_slow, loads)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +22,6 @@ if TYPE_CHECKING:
 
 _FINAL = "triton_final_response"
 _LIMIT = (1 << 31) - 1
-
-
-def set_parameters(field: Any, values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-    """Fill a map of ``InferParameter``."""
-    for name, value in values.items() if isinstance(values, Mapping) else values:
-        if isinstance(value, bool):
-            field[name].bool_param = value
-        elif isinstance(value, int):
-            field[name].int64_param = value
-        elif isinstance(value, float):
-            field[name].double_param = value
-        else:
-            field[name].string_param = str(value)
 
 
 def health_response(serving: bool) -> bytes:
@@ -138,7 +125,15 @@ def _plain_fields(
 
 def _parameters(parameters: Mapping[str, Any]) -> bytes:
     message = messages.ModelInferResponse()
-    set_parameters(message.parameters, parameters)
+    for name, value in parameters.items():
+        if isinstance(value, bool):
+            message.parameters[name].bool_param = value
+        elif isinstance(value, int):
+            message.parameters[name].int64_param = value
+        elif isinstance(value, float):
+            message.parameters[name].double_param = value
+        else:
+            message.parameters[name].string_param = str(value)
     field: bytes = message.SerializeToString()
     return field
 
@@ -165,7 +160,8 @@ def encode_stream_error(
     final : bool, optional
         The final flag of such a request.
     """
-    answer = messages.ModelStreamInferResponse(error_message=message)
+    text = message.encode(errors="replace").decode()  # it may hold half of a surrogate pair
+    answer = messages.ModelStreamInferResponse(error_message=text)
     answer.infer_response.id = request_id
     if model:
         answer.infer_response.model_name = model

@@ -7,19 +7,20 @@ set: the user's program may have one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from time import monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbtriton.common.packages import needed
 from nbtriton.runtime.engine import Activity, SpanContext, Trace, TraceSample
 from nbtriton.serving.frontends.tracing import SPAN_NUMBERS, OpenTelemetry
 
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import Event
-
 # https://www.w3.org/TR/trace-context/#traceparent-header; later versions may add fields.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+
+# Spans of one trace have one offset: it changes only if the clock was set, or the machine was suspended.
+_JUMP_NS = 100_000_000
 
 
 def read_traceparent(parent: str, state: str = "") -> SpanContext | None:
@@ -74,22 +75,15 @@ class SpanExport:
                 options.bsp_max_export_batch_size, options.bsp_max_queue_size
             ),
         )
-        # Traces have the times of `time.monotonic_ns`.
-        self._offset_ns = time_ns() - monotonic_ns()
+        self._offset_ns = 0
 
     def settings(self) -> dict[str, str]:
         """Return the settings as Triton reports them."""
         options = self.options
         given = {"url": options.url} if options.url != OpenTelemetry().url else {}
-        return {
-            **given,
-            **(
-                {"resource": ",".join(f"{k}={v}" for k, v in options.resource.items())}
-                if options.resource
-                else {}
-            ),
-            **{name: str(getattr(options, name)) for name in SPAN_NUMBERS},
-        }
+        if options.resource:
+            given["resource"] = ",".join(f"{k}={v}" for k, v in options.resource.items())
+        return given | {name: str(getattr(options, name)) for name in SPAN_NUMBERS}
 
     parent = staticmethod(read_traceparent)
 
@@ -103,6 +97,10 @@ class SpanExport:
             The client's span.
         """
         assert sample.span is not None
+        # Traces have the times of `time.monotonic_ns`, which stands while the machine is suspended.
+        offset_ns = time_ns() - monotonic_ns()
+        if abs(offset_ns - self._offset_ns) > _JUMP_NS:
+            self._offset_ns = offset_ns
         spans = {0: sample.span}
         around: list[Activity] = []
         for trace in sample.traces:
@@ -153,9 +151,10 @@ class SpanExport:
         activities: Iterable[Activity],
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.sdk.trace import Event, ReadableSpan
         from opentelemetry.trace import SpanKind
 
+        events = [Event(each.name, timestamp=each.ns + self._offset_ns) for each in activities]
         self._processor.on_end(
             ReadableSpan(
                 name,
@@ -163,18 +162,13 @@ class SpanExport:
                 parent=None if parent is None else _context(parent),
                 resource=self._resource,
                 attributes=attributes,
-                events=self._events(activities),
+                events=events,
                 kind=SpanKind.SERVER,
                 instrumentation_scope=self._scope,
                 start_time=start_ns + self._offset_ns,
                 end_time=end_ns + self._offset_ns,
             )
         )
-
-    def _events(self, activities: Iterable[Activity]) -> Sequence[Event]:
-        from opentelemetry.sdk.trace import Event
-
-        return [Event(each.name, timestamp=each.ns + self._offset_ns) for each in activities]
 
 
 def _context(span: SpanContext) -> Any:

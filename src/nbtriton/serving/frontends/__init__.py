@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +29,12 @@ from nbtriton.serving.frontends.http1.connection import (
     RequestResponseCycle,
 )
 from nbtriton.serving.frontends.http1.handlers import Handlers
-from nbtriton.serving.frontends.http1.response import HttpResponse, error_body
+from nbtriton.serving.frontends.http1.response import HttpResponse, error_body, unexpected_error
 from nbtriton.serving.frontends.listener import Endpoint, Listener
 from nbtriton.serving.frontends.logs import LogSettings
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.metrics import Metrics, MetricsConfig
-from nbtriton.serving.frontends.service import Control, Limits, NoControl, Service, Tls, forwards_of
+from nbtriton.serving.frontends.service import Control, Limits, Service, Tls, forwards_of
 from nbtriton.serving.frontends.tracing import OpenTelemetry, Spans, TraceValues, Tracing
 from nbtriton.serving.settings import ENDPOINTS, PORT, EndpointSettings, endpoint_ports
 
@@ -54,6 +55,9 @@ __all__ = [
     "TraceValues",
     "serve",
 ]
+
+
+_log = logging.getLogger("nbtriton.metrics")
 
 
 def _made_by(kind: type) -> Kind:
@@ -249,7 +253,7 @@ def serve(server: Server, **options: Unpack[EndpointSettings]) -> Endpoints:
     forwards = forwards_of(given["header_forward_pattern"])
     service = Service(
         server,
-        NoControl(server) if given["control"] is None else given["control"],
+        given["control"],
         trace=Tracing(
             given["trace_file"], given["trace"], None if spans is None else _spans_of(spans)
         ),
@@ -327,11 +331,16 @@ def _added(given: Mapping[str, Any]) -> dict[str, tuple[type[Endpoint], int, Any
 def _answer_metrics(text: Callable[[], bytes], cycles: Sequence[RequestResponseCycle]) -> None:
     """Answer requests to the metrics port: other paths get an empty 200, as in Triton (KS1)."""
     for cycle in cycles:
+        response = HttpResponse(200, b"text/plain; charset=utf-8")
         if cycle.head.method != "GET":
-            cycle.respond(HttpResponse(405, parts=(error_body("Method Not Allowed"),)))
-            continue
-        parts = (text(),) if cycle.head.path in ("/metrics", "/metrics/") else ()
-        cycle.respond(HttpResponse(200, b"text/plain; charset=utf-8", parts))
+            response = HttpResponse(405, parts=(error_body("Method Not Allowed"),))
+        elif cycle.head.path in ("/metrics", "/metrics/"):
+            try:
+                response.parts = (text(),)
+            except Exception as error:  # of a model's own metrics
+                _log.exception("the metrics could not be written")
+                response = unexpected_error(error)
+        cycle.respond(response)
 
 
 def _spans_of(options: OpenTelemetry) -> Spans:

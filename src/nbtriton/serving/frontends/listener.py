@@ -154,7 +154,7 @@ class Listener(ABC, Generic[_C]):
     async def _let_leave(self, timeout_s: float) -> int:
         self._stop_listening()
         if self.connections:
-            self._all_closed = asyncio.Event()
+            self._all_closed = self._all_closed or asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_closed.wait(), timeout_s)
         return len(self.connections)
@@ -179,7 +179,8 @@ class Listener(ABC, Generic[_C]):
         for connection in list(self.connections):
             connection.abort()
         if self.connections:  # their transports close soon
-            self._all_closed = asyncio.Event()
+            # `wait_for_clients` may be waiting for the same.
+            self._all_closed = self._all_closed or asyncio.Event()
             await self._all_closed.wait()
 
     def schedule_dispatch(self) -> None:
@@ -256,12 +257,11 @@ class Listener(ABC, Generic[_C]):
 
     def _sweep(self) -> None:
         now = self.thread.loop.time()
+        self._sweeping = bool(self.connections)
+        if self._sweeping:
+            self.thread.loop.call_later(_SWEEP_S, self._sweep)
         for connection in list(self.connections):
             connection.check_timeouts(now)
-        if self.connections:
-            self.thread.loop.call_later(_SWEEP_S, self._sweep)
-        else:
-            self._sweeping = False
 
 
 def listen(host: str, port: int) -> socket.socket:

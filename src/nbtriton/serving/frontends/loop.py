@@ -68,7 +68,7 @@ class _Workers:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except Exception:
+            except BaseException:  # also SystemExit from a model's code: this thread has more to do
                 _log.exception("a long task failed")
             del task  # with its request, rather than when the next task comes
 
@@ -91,6 +91,7 @@ class LoopThread:
         self._deferred: deque[Callable[[], object]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._workers = _Workers(_WORKERS, f"{name}-worker")
+        self._loaders = _Workers(_WORKERS, f"{name}-loader")
         self.ident = 0
         self._thread.start()
 
@@ -130,7 +131,10 @@ class LoopThread:
         turn_end = monotonic() + TURN_S
         while self._posted:
             function, arguments = self._posted.popleft()
-            function(*arguments)
+            try:
+                function(*arguments)
+            except Exception:  # otherwise nothing would wake the loop any more
+                _log.exception("a posted call failed")
             if self._posted and monotonic() > turn_end:  # other callbacks first
                 self.loop.call_soon(self._run_posted)
                 return
@@ -166,16 +170,21 @@ class LoopThread:
         """Run a coroutine on the loop, and wait for its result; from another thread."""
         return self.start(coroutine).result()
 
-    def run_on_worker(self, task: Callable[[], None]) -> None:
-        """Run a long task on a worker; called on the loop, dropped after `stop`."""
-        self._workers.submit(task)
+    def run_on_worker(self, task: Callable[[], None], *, loads: bool = False) -> None:
+        """Run a long task on a worker; called on the loop, dropped after `stop`.
+
+        One that `loads` a model, which may hang, has another one than requests.
+        """
+        (self._loaders if loads else self._workers).submit(task)
 
     def stop(self) -> None:
         """End all threads; harmless when repeated."""
         self._workers.stop(_LAST_TASKS_S)
+        self._loaders.stop(_LAST_TASKS_S)
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
+        self._posted = deque(maxlen=0)  # models may go on sending
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -276,7 +276,8 @@ class _Lines:
         self.family(name, text, "gauge", [("", (), value)])
 
     def text(self) -> bytes:
-        return "".join(f"{line}\n" for line in self._lines).encode()
+        # A model's labels may hold half of a surrogate pair.
+        return "".join(f"{line}\n" for line in self._lines).encode(errors="replace")
 
 
 def _count(field: str, entry: Mapping[str, Any]) -> int:
@@ -307,7 +308,9 @@ def _number(value: float) -> str:
 def _custom(lines: _Lines, family: Family) -> None:
     """Report a family defined by models: `pb_utils.MetricFamily`."""
     samples: list[tuple[str, Labels, float]] = []
-    for _, sample in sorted(family.samples.items()):
+    # All at once: models add samples meanwhile.
+    found = [sample for ref in family.samples.valuerefs() if (sample := ref()) is not None]
+    for sample in sorted(found, key=attrgetter("labels")):
         if family.kind is MetricKind.HISTOGRAM:
             samples += _histogram(sample)
         else:

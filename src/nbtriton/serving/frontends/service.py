@@ -251,8 +251,8 @@ class Service:
     Parameters
     ----------
     server : Server
-    control : Control
-        Model control.
+    given_control : Control or None
+        Model control; by default that of the server's last repository.
     strict_readiness : bool
         Whether a model that failed makes the server not ready, as in Triton by default.
     restricted : mapping
@@ -271,7 +271,7 @@ class Service:
     """
 
     server: Server
-    control: Control
+    given_control: Control | None
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
     trace: Tracing = field(default_factory=Tracing)
     log: LogSettings = field(default_factory=LogSettings)
@@ -283,6 +283,13 @@ class Service:
     client_shm: bool = True
     metrics: Callable[[], bytes] = bytes
     http_tls: Tls | None = None
+
+    @property
+    def control(self) -> Control:
+        """Model control: a repository may be loaded, or loaded again, while the ports are open."""
+        last: Any = self.server.engine.model_control
+        found: Control = last or NoControl(self.server)
+        return found if self.given_control is None else self.given_control
 
     def clients_memory(self) -> SharedMemory:
         """Return the regions of shared memory, for a client that registers or unregisters one.

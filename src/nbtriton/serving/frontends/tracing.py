@@ -235,7 +235,7 @@ class Tracing:
             self.on = False
             ended = list(self._sampling.values())
         for sampling in ended:
-            sampling.retire()
+            sampling.retire(closing=True)
         self._file.close()
         if self.spans is not None:
             self.spans.close()
@@ -324,11 +324,11 @@ class _Sampling:
             self.values = replace(values, count=values.count - 1)
         return True
 
-    def retire(self) -> None:
-        """End sampling by these settings."""
+    def retire(self, *, closing: bool = False) -> None:
+        """End sampling by these settings; if the file closes, what has ended does not wait for the rest."""
         with self._lock:
             self._retired = True
-        self._write()
+        self._write(closing=closing and not self.values.log_frequency)
 
     def _keep(self, sample: TraceSample) -> None:
         text = ",".join(_written(sample))
@@ -338,10 +338,10 @@ class _Sampling:
                 self._texts.append(text)
         self._write()
 
-    def _write(self) -> None:
+    def _write(self, *, closing: bool = False) -> None:
         values = self.values
         with self._lock:
-            complete = self._complete == self._taken
+            complete = closing or self._complete == self._taken
             full = 0 < values.log_frequency <= len(self._texts)
             counted = values.count == 0 and complete
             ended = self._retired and complete

@@ -450,7 +450,8 @@ class HeaderBlock:
                 lengths.add(value)
         if lengths:
             length = lengths.pop()
-            if lengths or not length.isdigit():
+            # Python refuses to read thousands of digits.
+            if lengths or not length.isdigit() or len(length) > 19:
                 return False
             self.content_length = int(length)
         return all(_VALUE.fullmatch(value) for _, value in fields)

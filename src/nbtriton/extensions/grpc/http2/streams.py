@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A connection carries many calls. Each is a stream, and its number is odd and higher than any before it. A
-stream has five states and seven inputs, and `TRANSITIONS` holds every rule: a new rule is a cell of the table,
+stream has five states and six inputs, and `TRANSITIONS` holds every rule: a new rule is a cell of the table,
 not an ``if`` in `connection.py`. Three things to know about it:
 
 - HEADERS leave an open stream open. They are its trailers, and their END_STREAM flag is the next input.
@@ -77,7 +77,6 @@ class StreamInput(IntEnum):
     RECEIVE_RST_STREAM = 3
     RECEIVE_WINDOW_UPDATE = 4
     SEND_END_STREAM = 5
-    SEND_RST_STREAM = 6
 
 
 class Violation(NamedTuple):
@@ -101,7 +100,6 @@ TRANSITIONS: Final[Mapping[StreamInput, tuple[StreamState | Violation, ...]]] = 
     StreamInput.RECEIVE_RST_STREAM: (_unused, _CLOSED, _CLOSED, _CLOSED, _CLOSED),
     StreamInput.RECEIVE_WINDOW_UPDATE: (_unused, _OPEN, _LOCAL, _REMOTE, _CLOSED),
     StreamInput.SEND_END_STREAM: (_unused, _LOCAL, _ended, _CLOSED, _ended),
-    StreamInput.SEND_RST_STREAM: (_unused, _CLOSED, _CLOSED, _CLOSED, _CLOSED),
 }
 
 

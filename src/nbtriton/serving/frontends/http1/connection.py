@@ -115,9 +115,9 @@ class RequestResponseCycle:
         """Finish a response of unknown length."""
         self._connection.run(self._connection.end, self)
 
-    def work(self, task: Callable[[], None]) -> None:
-        """Run a long task on a worker, off the loop."""
-        self._connection.listener.thread.run_on_worker(task)
+    def work(self, task: Callable[[], None], *, loads: bool = False) -> None:
+        """Run a long task on a worker, off the loop; see `LoopThread.run_on_worker`."""
+        self._connection.listener.thread.run_on_worker(task, loads=loads)
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -288,6 +288,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if pause:
                 self._transport.pause_reading()
             else:
+                self._reader.began = self._moved = self.listener.thread.loop.time()
                 self._transport.resume_reading()
 
     # -- responding, on the loop -----------------------------------------------------------------
@@ -418,9 +419,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         lingered = state.now is State.LINGERING and now > self._linger_until
         if lingered or now - self._sent > limits.idle_s:
             self.abort()
+        elif self._paused:  # what has come waits for the answers before it
+            pass
         elif state.now is State.HEAD and now - self._reader.began > limits.head_s:
             self._refuse(408, "the header of the request did not come in time")
-        elif state.in_request and not self._paused and now - self._moved > limits.idle_s:
+        elif state.in_request and now - self._moved > limits.idle_s:
             self._refuse(408, "the request did not come in time")
 
 

@@ -43,6 +43,8 @@ _log = logging.getLogger("nbtriton.serving.frontends")
 
 # Routes whose errors have no JSON content type in Triton.
 _PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
+_LOADING = frozenset({"repository_load", "repository_unload"})
+_SLOW = _LOADING | {"repository_index"}  # which may read the disk
 _CUDA_HANDLE = 64
 _OK_JSON = HttpResponse(200, JSON)
 
@@ -65,8 +67,6 @@ class Handlers:
             "generate": partial(self._inference.generate, inference.GenerateResponder),
             "generate_stream": partial(self._inference.generate, inference.SseResponder),
         }
-        # On a worker: loading takes seconds, and the index may read the disk.
-        self._slow = {"repository_load", "repository_unload", "repository_index"}
 
     def handle(self, cycles: Sequence[RequestResponseCycle]) -> None:
         """Answer requests that arrived together, each now or later; never raises."""
@@ -108,9 +108,9 @@ class Handlers:
     def _answer_in_time(self, cycle: RequestResponseCycle, route: Route) -> None:
         """Answer at once, or on a worker if that may take long."""
         checks = self._service.server.engine.inspection.has_own_checks
-        is_slow = route.handler in self._slow or (route.handler == "model_ready" and checks())
+        is_slow = route.handler in _SLOW or (route.handler == "model_ready" and checks())
         if is_slow or len(cycle.body) > inference.LONG_JSON:
-            cycle.work(lambda: self._answer(cycle, route))
+            cycle.work(lambda: self._answer(cycle, route), loads=route.handler in _LOADING)
         else:
             self._answer(cycle, route)
 
@@ -196,19 +196,18 @@ class Handlers:
                 f"'region name' is necessary to register {kind} shared memory region"
             )
         given = _object(cycle)
-        missing = "Shared memory register request has no '{}' field"
+
+        def need(name: str) -> Any:
+            if name not in given:
+                raise InvalidArgumentError(f"Shared memory register request has no '{name}' field")
+            return given[name]
+
         if kind == "system":
-            if "key" not in given:
-                raise InvalidArgumentError(missing.format("key"))
-            key = jsontext.as_string(given["key"])
+            key = jsontext.as_string(need("key"))
             offset = jsontext.as_uint(given.get("offset", 0))
-            if "byte_size" not in given:
-                raise InvalidArgumentError(missing.format("byte_size"))
-            memory.register_system(region, key, offset, jsontext.as_uint(given["byte_size"]))
+            memory.register_system(region, key, offset, jsontext.as_uint(need("byte_size")))
             return _OK_JSON
-        if "raw_handle" not in given:
-            raise InvalidArgumentError(missing.format("raw_handle"))
-        handle = decode_base64(jsontext.as_string(jsontext.member(given["raw_handle"], "b64")))
+        handle = decode_base64(jsontext.as_string(jsontext.member(need("raw_handle"), "b64")))
         size, device = (
             jsontext.as_uint(jsontext.member(given, field)) for field in ("byte_size", "device_id")
         )

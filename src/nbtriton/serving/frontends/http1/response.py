@@ -54,8 +54,11 @@ class HttpResponse:
 
 
 def error_body(message: str) -> bytes:
-    """Return the body of every error (KS3)."""
-    return dumps({"error": message})
+    """Return the body of every error (KS3); half of a surrogate pair becomes a question mark."""
+    try:
+        return dumps({"error": message})
+    except UnicodeEncodeError:
+        return dumps({"error": message.encode(errors="replace").decode()})
 
 
 def error_response(error: TritonError, content_type: bytes = JSON) -> HttpResponse:
