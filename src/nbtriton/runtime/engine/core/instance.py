@@ -61,13 +61,15 @@ class Recovery:
         It is being created again, which may take as long as its model's ``initialize``.
     down : bool
         It is lost and will not be restarted.
+    stopped : Event
+        Set once it is about to be finalized: it is not restarted any more.
     """
 
     def __init__(self, name: str, policy: RestartPolicy) -> None:
         self._name = name
         self.supervisor = Supervisor(policy)
         self._cause = ""
-        self._stopped = threading.Event()
+        self.stopped = threading.Event()
         self.wanted = False
         self.restarting = False
         self.down = False
@@ -77,17 +79,13 @@ class Recovery:
         self._cause = cause
         self.wanted = True
 
-    def stop(self) -> None:
-        """Stop restarting it: it is about to be finalized."""
-        self._stopped.set()
-
     def run(self, restart: Callable[[], None]) -> bool:
         """Restart it until it runs; False if it is given up or finalized.
 
         This takes as long as the waits between the restarts.
         """
         while self.wanted and not self.down:
-            if self._stopped.is_set():
+            if self.stopped.is_set():
                 return False
             due = self.supervisor.ended(now_ns(), self._cause)
             if due is None:
@@ -95,7 +93,7 @@ class Recovery:
                 _log.error("%s is not restarted any more: %s", self._name, self._cause)
                 return False
             _log.warning("%s is restarted: %s", self._name, self._cause)
-            if self._stopped.wait(max(0, due - now_ns()) / 1e9):
+            if self.stopped.wait(max(0, due - now_ns()) / 1e9):
                 return False
             self.restarting = True
             self.wanted = False
@@ -233,7 +231,7 @@ class Instance(Executor):
 
     def stop(self) -> None:
         """Finalize after the batches that were put."""
-        self.recovery.stop()
+        self.recovery.stopped.set()
         self._batches.put(None)
 
     def recover(self) -> None:
@@ -248,7 +246,7 @@ class Instance(Executor):
 
     def abandon(self) -> None:
         """Abort what the model is doing: a batch whose requests have been answered, its restart or its finalize."""
-        self.recovery.stop()
+        self.recovery.stopped.set()
         model = self._model
         if model is not None and (self.running or self.recovery.restarting or self._finalizing):
             model.abandon()

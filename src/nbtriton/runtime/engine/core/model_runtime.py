@@ -486,7 +486,7 @@ class ModelRuntime(UpdatableRuntime):
     def _process(self, kind: int, payload: object, completion: Completion | None) -> None:
         """Process an event and all that are posted in the meantime; this thread owns the batcher."""
         mailbox = self._mailbox
-        decisions: list[Decision] = []
+        decisions: list[Decision] | None = None
         while True:
             try:
                 now = now_ns()
@@ -501,13 +501,12 @@ class ModelRuntime(UpdatableRuntime):
                     self._order.line_up(made)
                 if len(self._in_flight.changes) > MANY_CHANGES:
                     self._in_flight.sum_up()
-                if (
-                    waiting or self.sequences is not None
-                ):  # otherwise there is nothing to wake up for
+                # Otherwise there is nothing to wake up for.
+                if waiting or self.sequences is not None:
                     self._call_back_in_time()
             finally:
                 mailbox.release()
-            decisions += made
+            decisions = made if decisions is None else decisions + made
             # What came just before the release is decided too, and refusals come last: a callback may wait for others.
             if not mailbox.messages or (event := mailbox.acquire_next()) is None:
                 break

@@ -172,18 +172,17 @@ class ResponseThread:
 
     def _run(self) -> None:
         with engine_thread(self.thread):
-            self._answer()
-
-    def _answer(self) -> None:
-        while (answer := self._inbox.get()) is not None:
-            self._begun = True
-            try:
-                answer()
-            except BaseException:
-                _log.exception("answering a batch ended abnormally")
-            finally:
-                del answer  # its requests hold tensors and connections: not until the next batch
-                if self._is_detached:
-                    self._is_detached = False
-                else:
-                    self._busy.release()
+            while (answer := self._inbox.get()) is not None:
+                self._begun = True
+                try:
+                    answer()
+                except BaseException:
+                    _log.exception("answering a batch ended abnormally")
+                finally:
+                    del (
+                        answer
+                    )  # its requests hold tensors and connections: not until the next batch
+                    if self._is_detached:
+                        self._is_detached = False
+                    else:
+                        self._busy.release()

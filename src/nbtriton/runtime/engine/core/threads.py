@@ -126,25 +126,23 @@ class SchedulerThread:
 
     def _run(self) -> None:
         with engine_thread(EngineThread()):
-            self._wake_in_time()
+            while (wake := self._next()) is not None:
+                try:
+                    wake()
+                except BaseException:
+                    _log.exception("the scheduler thread: a wake-up raised")
 
-    def _wake_in_time(self) -> None:
-        while True:
-            with self._condition:
-                while not self._stopping:
-                    now = monotonic_ns()
-                    if self._heap and self._heap[0][0] <= now:
-                        break
-                    # Without a timer: until one is added. A configuration may ask for half a million years.
-                    left_s = (self._heap[0][0] - now) / 1e9 if self._heap else TIMEOUT_MAX
-                    self._condition.wait(min(left_s, TIMEOUT_MAX))
-                if self._stopping:
-                    return
-                _, _, wake = heappop(self._heap)
-            try:
-                wake()
-            except BaseException:
-                _log.exception("the scheduler thread: a wake-up raised")
+    def _next(self) -> Wake | None:
+        """Wait for the time of the next timer; None at the end."""
+        with self._condition:
+            while not self._stopping:
+                now = monotonic_ns()
+                if self._heap and self._heap[0][0] <= now:
+                    return heappop(self._heap)[2]
+                # Without a timer: until one is added. A configuration may ask for half a million years.
+                left_s = (self._heap[0][0] - now) / 1e9 if self._heap else TIMEOUT_MAX
+                self._condition.wait(min(left_s, TIMEOUT_MAX))
+        return None
 
 
 class Finalizer:

@@ -449,10 +449,8 @@ class Inspection:
 
     def served(self, name: str, version: int = -1) -> object:
         """Return what the instances of a version run: the source, or a module with its weights."""
-        runtime = self._registry.resolve(name, version)
-        return (
-            runtime.backend.served(runtime.context) if isinstance(runtime, ModelRuntime) else None
-        )
+        one = self._registry.resolve(name, version)
+        return one.backend.served(one.context) if isinstance(one, ModelRuntime) else None
 
 
 def _on_simulated(runtime: Runtime) -> dict[str, Any]:

@@ -112,14 +112,13 @@ def _start_cleanup(runtimes: list[Runtime], clock: SchedulerThread) -> None:
 
 def _clean_up(runtimes: list[Runtime], clock: SchedulerThread) -> None:
     # Ensembles first: a step that has not begun may have to bind models that nothing else holds.
-    models = [one for one in runtimes if not isinstance(one, EnsembleRuntime)]
-    ensembles = [one for one in runtimes if isinstance(one, EnsembleRuntime)]
-    runtimes.clear()
-    for leaving in (ensembles, models):
+    for kind in (EnsembleRuntime, Runtime):
+        leaving = [one for one in runtimes if isinstance(one, kind)]
         for runtime in leaving:
             runtime.unpublish()
         while leaving:
             leaving.pop().wait_drained(None)
+    runtimes.clear()
     clock.stop(_GRACE_S)
     _end_fork_servers()
     # An error that a model raised has its weights in a circle of frames, and the garbage collector
