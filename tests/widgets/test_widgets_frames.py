@@ -18,7 +18,7 @@ from tests.until import until
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
-from nbtriton.extensions.show.view import FramesView, show
+from nbtriton.extensions.show.view import FramesView, _box, show
 
 install_pb_utils()
 import triton_python_backend_utils as pb_utils  # noqa: E402
@@ -111,6 +111,12 @@ def test_the_newest_frame_is_sent_with_what_was_found(view):
     assert words == ["car #5", "<b>"]
     outline = next(attrs for tag, attrs, _ in view.over if tag == "rect")
     assert [outline[key] for key in ("x", "y", "width", "height")] == ["10", "20", "30", "30"]
+
+
+def test_a_name_at_the_right_edge_is_within_the_frame():
+    _, plate, _ = _box([290, 5, 310, 30], "car #1 0.70", "#009e73", 320)
+    found = dict(plate.attrs)
+    assert found["x"] + found["width"] == pytest.approx(320)
 
 
 def test_a_frame_is_sent_once(view):

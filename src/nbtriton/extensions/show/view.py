@@ -241,12 +241,13 @@ def _box(box: Sequence[float], name: str, colour: str, width: int) -> tuple[Shap
     )  # fmt: skip
     if not name:
         return (outline,)
-    above = max(0.0, y - 1.3 * size)
+    above, wide = max(0.0, y - 1.3 * size), 0.62 * size * (len(name) + 1)
+    left = max(0.0, min(x, width - wide))  # a name at the right edge is within the frame
     back = shape(
-        "rect", x=x, y=above, width=0.62 * size * (len(name) + 1), height=1.3 * size,
+        "rect", x=left, y=above, width=wide, height=1.3 * size,
         fill="#111111", fill_opacity=0.85, stroke=colour,
     )  # fmt: skip
-    words = shape("text", name, x=x + 0.3 * size, y=above + size, font_size=size, fill="#ffffff")
+    words = shape("text", name, x=left + 0.3 * size, y=above + size, font_size=size, fill="#ffffff")
     return outline, back, words
 
 
