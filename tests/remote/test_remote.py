@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -273,6 +275,39 @@ def test_an_interrupted_request_leaves_no_shared_memory(
         here.infer("m", doubled(1))
     assert pool.used == 0
     assert here.infer("m", doubled(4))["OUT"].tolist() == [[8]]
+
+
+def test_a_server_that_cannot_share_memory_leaves_none_allocated(here: nt.Server, root: Path):
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(200, json.dumps({"max_batch_size": 0, "input": [], "output": []}))
+
+        def do_POST(self) -> None:
+            self.answer(400, '{"error": "Unable to open shared memory region"}')
+
+        def answer(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def allocated() -> set[Path]:
+        return {*Path("/dev/shm").glob(f"nbtriton-pool-remote-{os.getpid()}-*")}
+
+    before = allocated()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as far:
+        threading.Thread(target=far.serve_forever, daemon=True).start()
+        there = nt.remote(f"127.0.0.1:{far.server_port}", shared_memory_bytes=1 << 16)
+        tensors = (f'{field}put {{ name: "{name}" data_type: TYPE_INT32 dims: 1 }}'
+                   for field, name in (("in", "IN"), ("out", "OUT")))  # fmt: skip
+        with pytest.raises(LoadError, match="Unable to open shared memory") as kept:
+            here.load(" ".join(tensors), there, name="m")
+        far.shutdown()
+    assert kept.value  # an error that is kept, as a notebook does, keeps its frames
+    assert allocated() <= before
 
 
 def regions(client: HttpClient) -> list[str]:

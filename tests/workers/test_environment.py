@@ -91,6 +91,21 @@ def test_PB91_variables_of_the_activate_script_are_set(find, folder, tmp_path):
     assert dict(find(copy).interpreter.environment)["MODEL_HOME"] == "/a b\nc"
 
 
+def test_PB91_another_numpy_in_it_is_another_interpreter(find, folder, tmp_path):
+    """A process that forks workers has imported the one before."""
+    copy = tmp_path / "env"
+    shutil.copytree(folder, copy, symlinks=True)
+    found = []
+    for version in ("1", "22", "22"):
+        (site,) = copy.glob("lib/python3*/site-packages")
+        (site / "numpy").unlink(missing_ok=True)
+        (tmp_path / version).mkdir(exist_ok=True)
+        (tmp_path / version / "__init__.py").write_text(f"__version__ = '{version}'")
+        (site / "numpy").symlink_to(tmp_path / version)
+        found.append(find(copy).interpreter)
+    assert found[0] != found[1] == found[2]
+
+
 def test_PB91_an_archive_is_unpacked_once_and_again_when_it_has_changed(
     find, environments, folder, tmp_path, temporary
 ):

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from contextlib import ExitStack
+from socket import socketpair
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 from nbtriton.backends.base import Response
 from nbtriton.backends.core.messages import ScatteredResponses
 from nbtriton.common.errors import ConfigError, ModelError
-from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed, pair
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_responses
 from nbtriton.runtime.workers.core.memory import INLINE_BYTES, Incoming, Outgoing
 from nbtriton.runtime.workers.core.packing import Packer, read_column
@@ -58,7 +59,7 @@ class Heap:
 @pytest.fixture
 def channels():
     with ExitStack() as stack:
-        ends = [Channel(one, descriptors=True) for one in pair()]
+        ends = [Channel(one, descriptors=True) for one in socketpair()]
         for end in ends:
             stack.callback(end.close)
         yield ends

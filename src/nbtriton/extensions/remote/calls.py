@@ -59,8 +59,12 @@ class Calls:
         self.model = model
         self._pool: SharedMemoryPool | None = None
         if far.shared_memory_bytes:
-            self._pool = SharedMemoryPool("remote", bytes=far.shared_memory_bytes)
-            self._pool.register(client)
+            try:
+                self._pool = SharedMemoryPool("remote", bytes=far.shared_memory_bytes)
+                self._pool.register(client)
+            except BaseException:  # such as that of a server on another machine
+                self.close()
+                raise
         self._joins = config.max_batch_size > 0
         self._shape_tensors = any(spec.is_shape_tensor for spec in input_specs(config).values())
         # By the identity of the request, which is alive while it is here.

@@ -238,14 +238,13 @@ class ServerCalls:
             self._answer(number, what, arguments, lane)
 
     def _answer(self, number: int, what: str, arguments: Sequence[Any], lane: Channel) -> None:
-        try:
-            of = self._any_server() if what in _OF_SERVER else self
-            value = getattr(of, what)(*arguments)
-        except (Exception, KeyboardInterrupt) as error:
-            with suppress(ChannelClosed):
+        with suppress(ChannelClosed):
+            try:
+                of = self._any_server() if what in _OF_SERVER else self
+                value = getattr(of, what)(*arguments)
+            except (Exception, KeyboardInterrupt) as error:
                 _refuse(lane, number, error)
-        else:
-            with suppress(ChannelClosed):
+            else:
                 lane.send((protocol.ANSWER, number, True, value, None))
 
     def family(self, name: str, description: str, kind: int) -> tuple[int, int]:

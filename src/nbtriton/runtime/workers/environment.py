@@ -95,8 +95,10 @@ class Environments:
 
         python = interpreter_of(folder)  # no script is run of an environment that has none
         variables = activated(folder, activate)
-        describe(folder, python, variables)  # an error, if no worker can run in it
-        interpreter = Interpreter(str(python), (str(sources),), tuple(sorted(variables.items())))
+        interpreter = Interpreter(
+            str(python), (str(sources),), tuple(sorted(variables.items())),
+            versions=describe(folder, python, variables),
+        )  # fmt: skip
         libraries = variables["LD_LIBRARY_PATH"].partition(":")[2]
         return Environment(folder, interpreter, libraries)
 

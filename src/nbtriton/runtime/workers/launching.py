@@ -54,12 +54,15 @@ class Interpreter:
         Variables that must be set before its start, such as ``LD_LIBRARY_PATH``.
     entry : str
         The worker's function, as ``module:function``: called with two sockets and the worker's name.
+    versions : tuple of str
+        Of what its fork server has imported; one with others is another interpreter.
     """
 
     executable: str = sys.executable
     path: tuple[str, ...] | None = None
     environment: tuple[tuple[str, str], ...] = ()
     entry: str = "nbtriton.runtime.workers.worker.server:main"
+    versions: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
         """Return the current environment of its workers."""

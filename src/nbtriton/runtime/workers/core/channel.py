@@ -42,16 +42,6 @@ class ChannelClosed(Exception):  # noqa: N818 - an event, as `EOFError` is
     """The process at the other end has ended, or this end was closed."""
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-
-
-def is_shared(sock: socket.socket) -> bool:
-    """Return True if a socket's other end is on this machine for sure, and can share memory."""
-    return sock.family == socket.AF_UNIX
-
-
 class Channel:
     """One end of a connection: any thread may send, one at a time receives.
 

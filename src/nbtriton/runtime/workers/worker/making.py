@@ -234,14 +234,13 @@ class _Records(logging.Handler):
     def __init__(self, note: Note) -> None:
         super().__init__()
         self._note = note
-        self._formatter = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             fields = {name: getattr(record, name) for name in _FIELDS}
             fields["msg"] = record.getMessage()
             if record.exc_info:
-                fields["exc_text"] = self._formatter.formatException(record.exc_info)
+                fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
             self._note("log", (fields,))
         except Exception:
             self.handleError(record)
