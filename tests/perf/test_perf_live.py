@@ -594,6 +594,23 @@ def test_V117_MA8_options_of_an_ensemble_go_to_its_steps_and_its_batch_size_foll
     assert [p.error_count for p in report.points] == [0, 0]
 
 
+def test_a_model_that_cannot_be_restored_keeps_no_other_from_it(ensemble):
+    server, loads = ensemble, []
+    original = server.load
+
+    def load_or_fail(config=None, model=None, **options):
+        loads.append(options["name"])
+        if loads[-1] == "first" and loads.count("first") == 2:
+            raise nt.TritonError("no memory")
+        return original(config, model, **options)
+
+    server.load = load_or_fail
+    with pytest.raises(nt.TritonError, match="no memory"):
+        nt.perf(server, "both", request_count=5, instances=2)
+    assert server.config("first").instance_group[0].count == 2
+    assert server.config("second").instance_group[0].count == 1
+
+
 def test_sweep_models_names_whose_options_change(ensemble):
     report = nt.perf(ensemble, "both", request_count=5, instances=2, sweep_models=["second"])
     assert ensemble.loads == [("second", 8, 2), ("second", 8, 1)]
@@ -731,7 +748,7 @@ def test_PA15_an_interrupt_while_the_last_requests_end_keeps_the_level(server):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("load_", [driver.Concurrency(1), RequestRate(1e6)])
+@pytest.mark.parametrize("load_", [driver.Concurrency(1), driver.Concurrency(2), RequestRate(1e6)])
 def test_a_load_whose_sender_has_failed_ends(server, load_):
     class Short(Repeated):
         def next(self, lane, number):

@@ -330,13 +330,16 @@ class ClosedLoop(Submitting):
             self._advance(slot_or_end)
 
     def _advance(self, slot: Slot) -> None:
-        call = self._next(slot.lane)
-        if call is None:
-            self._idle.append(slot)
-            if len(self._idle) == len(self._slots):
-                self._inbox.put(None)
-            return
-        self._send(slot, call)
+        call = None
+        try:
+            call = self._next(slot.lane)
+        finally:
+            if call is None:  # also where there is no memory for it
+                self._idle.append(slot)
+                if len(self._idle) == len(self._slots):
+                    self._inbox.put(None)
+        if call is not None:
+            self._send(slot, call)
 
     def _free(self, slot: Slot, *, inline: bool) -> None:
         if inline:

@@ -400,6 +400,7 @@ class Configurator:
     def _move(
         self, target: Mapping[str, ModelConfig], given: Mapping[str, ModelConfig] | None = None
     ) -> None:
+        failed: list[TritonError] = []
         for name in self._order(target):
             if self._current[name] == target[name]:
                 continue
@@ -416,9 +417,17 @@ class Configurator:
             with warnings.catch_warnings():
                 # The first load has warned of fields without effect.
                 warnings.simplefilter("ignore", ConfigWarning)
-                self._server.load((given or target)[name], name=name)
+                try:
+                    self._server.load((given or target)[name], name=name)
+                except TritonError as error:
+                    if given is None:
+                        raise
+                    failed.append(error)  # the others are to have their own configuration again
+                    continue
             self._current[name] = target[name]
             self._loaded[name] = self._server.engine.inspection.user_config(name)
+        if failed:
+            raise failed[0]
 
     def _order(self, target: Mapping[str, ModelConfig]) -> Iterator[str]:
         """Yield ensembles that shrink, then models, then the other ensembles.
