@@ -204,7 +204,9 @@ def crowded(server: nbtriton.Server, seconds: float) -> None:
 
 def crowd_frames(view: LiveView, server: nbtriton.Server) -> tuple[list[str], float]:
     """Return some frames, and the share of a core that they take the kernel at the view's own pace, in percent."""
-    frames, spent, gaps = [], [], []
+    frames: list[str] = []
+    spent: list[float] = []
+    gaps: list[float] = []
     now = view._clock()  # noqa: SLF001 -- the requests of a second take less than one
     view._clock = lambda: now  # noqa: SLF001
     while sum(gaps[1:]) < CROWD_S:

@@ -29,6 +29,13 @@ LARGE = np.zeros(1 << 16, np.float32)
 WORDS = np.array([b"a" * 100_000, b""], object)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def only_what_is_new() -> None:
+    """What is there before the server is no shared memory of it: to look at all of it takes a second of each test."""
+    gc.collect()
+    gc.freeze()
+
+
 def used_here() -> int:
     gc.collect()
     return sum(blocks(one) for one in gc.get_objects() if isinstance(one, Outgoing))
