@@ -7,6 +7,8 @@ import pytest
 
 import nbtriton as nt
 from nbtriton.lab.explain.timeline import read_newest_batches
+from nbtriton.widgets.publisher import Hub
+from nbtriton.widgets.watch import WatchView
 
 
 def double(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:  # noqa: F821, N803, UP037
@@ -96,3 +98,7 @@ def test_views_of_a_model_beside_an_ensemble_that_has_lost_a_step():
         assert nt.status(server)["state"][0].startswith("UNAVAILABLE")
         assert repr(nt.timeline(server, "double")).startswith("double: 1 batch")
         assert read_newest_batches(server, "double") is not None  # as a measurement does
+        # "copy the configuration cell" of a view that lists it first
+        view = WatchView(server, on_hub=Hub(threaded=False))
+        assert view._configuration_cell(["around", "double"]).startswith("%%triton_config double")
+        assert view._configuration_cell(["around"]) == ""

@@ -112,11 +112,11 @@ def test_one_thread_serves_all_and_ends_with_the_last():
     assert two.ticked.wait(60)
     (mine,) = set(view_threads()) - before
     hub.close(one)
-    assert hub.running
+    assert hub._thread is mine
     hub.close(two)
     mine.join(60)
     assert not mine.is_alive()
-    assert not hub.running
+    assert hub._thread is None
 
 
 def test_nothing_is_sent_once_the_interpreter_exits(monkeypatch):
@@ -128,7 +128,7 @@ def test_nothing_is_sent_once_the_interpreter_exits(monkeypatch):
     hub.stop()
     assert not mine.is_alive()
     hub.open(view)  # a page says that it is still there
-    assert not hub.running
+    assert hub._thread is None
     assert hub.views == ()
 
 

@@ -153,12 +153,6 @@ class Hub:
         self._wake = threading.Event()
 
     @property
-    def running(self) -> bool:
-        """Whether the thread runs."""
-        with self._lock:
-            return self._thread is not None
-
-    @property
     def views(self) -> tuple[Polled, ...]:
         """The open views."""
         with self._lock:

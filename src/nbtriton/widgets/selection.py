@@ -14,6 +14,7 @@ from nbtriton.lab.explain.parts import children_of
 from nbtriton.lab.perf.point import config_cells
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.runtime.engine.events import request_table
+from nbtriton.runtime.engine.status import config_of
 from nbtriton.widgets.view import LiveView
 
 
@@ -41,10 +42,11 @@ class SelectingView(LiveView):
             self.send({**content, "text": self._configuration_cell(content.get("names", ()))})
 
     def _configuration_cell(self, names: Iterable[str]) -> str:
-        """Return the cell that configures the first of some names that is a loaded model."""
-        loaded = {one.name for one in self._server.models()} if self._server is not None else set()
-        found = next((name for name in names if name in loaded), None)
-        return config_cells({found: self._server.config(found)}) if found is not None else ""
+        """Return the cell that configures the first of some names that is a model that serves."""
+        for name in names if self._server is not None else ():
+            if (config := config_of(self._server, name)) is not None:
+                return config_cells({name: config})
+        return ""
 
     def _recorded(self) -> Iterable[RequestRecord]:
         """Return the requests that may be selected: those of the view's models, answered and in flight."""

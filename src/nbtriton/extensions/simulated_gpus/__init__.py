@@ -179,7 +179,7 @@ class SimulatedArray(NDArrayOperatorsMixin):
         ))  # fmt: skip
 
     def _refuse(self, error: Exception) -> NoReturn:
-        self.device.fault(error)
+        self.device.faults.append(error)  # on a real GPU the results would be undefined
         raise error
 
     # -- operations --------------------------------------------------------------------------------
@@ -373,10 +373,6 @@ class SimulatedDevice(Device):
             frame = frame.f_back
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         return f"{stream.owner}{BY_LINE}{frame.f_lineno}: {text}"
-
-    def fault(self, error: Exception) -> None:
-        """Record an error; on a real GPU the results would be undefined."""
-        self.faults.append(error)
 
     # -- memory ------------------------------------------------------------------------------------
 
