@@ -92,6 +92,7 @@ def sampled(work, enough=lambda found: found.probes >= PROBES):
 
 
 @needs_lock
+@pytest.mark.medium
 def test_python_code_waits_for_the_interpreter(patient):
     def enough(found):
         return found.probes >= PROBES and (found.share > 0.1 or found.probes >= 20 * PROBES)
@@ -102,10 +103,12 @@ def test_python_code_waits_for_the_interpreter(patient):
 
 @needs_lock
 @pytest.mark.parametrize("work", [release, rest])
+@pytest.mark.medium
 def test_code_that_releases_the_interpreter_does_not_wait_for_it(patient, work):
     assert sampled(long(work)).share < 0.2
 
 
+@pytest.mark.medium
 def test_torch_does_not_wait_for_it(patient):
     torch = pytest.importorskip("torch")
     weights = torch.ones(256, 256)

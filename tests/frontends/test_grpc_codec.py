@@ -127,6 +127,7 @@ def test_templates_read_requests_as_protobuf_does(wanted: list[Any], names: list
 
 
 @given(requests(), st.data())
+@pytest.mark.medium
 def test_fields_in_any_order_and_any_bytes(message: Any, data: Any) -> None:
     """Concatenation is merging in protobuf: a message may come in pieces, and broken."""
     templates = ProtoTemplates()
@@ -165,6 +166,7 @@ def _whole(data: bytes, signature: ModelSignature, parsed_by: Any) -> Any:
 
 
 @given(requests(), requests(), st.integers(0, 500))
+@pytest.mark.medium
 def test_a_long_message_is_read_as_a_short_one(message: Any, other: Any, at: int) -> None:
     data = message.SerializeToString()
     for variant in (data, data + other.SerializeToString(), data[:at]):
@@ -323,6 +325,7 @@ NAMES = {
     st.booleans(),
 )
 @example({"O": ("f4", [200], False)}, {}, "x" * 300, True)
+@pytest.mark.medium
 def test_responses_are_what_protobuf_writes(
     outputs: Any, parameters: Any, name: str, final: bool
 ) -> None:

@@ -307,6 +307,7 @@ SECOND = 1_000_000_000
 @given(
     st.lists(st.integers(0, 10**7), min_size=1, max_size=300), st.sampled_from(DEFAULT_QUANTILES)
 )
+@pytest.mark.medium
 def test_a_quantile_is_one_of_the_values_within_a_percent(values, rank):
     summary = Summary()
     start = time.monotonic_ns()

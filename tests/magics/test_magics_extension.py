@@ -48,6 +48,7 @@ for name in ("torch", "pandas", "anywidget", "ipywidgets", "matplotlib", "grpc",
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.medium
 def test_unloading_leaves_nothing_behind(plain_shell):
     notebook = Notebook(plain_shell)
     before = _traces(plain_shell)

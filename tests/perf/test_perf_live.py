@@ -784,6 +784,7 @@ def test_a_load_that_never_started_stops_at_once(server):
     assert not run.finished.is_set()
 
 
+@pytest.mark.medium
 def test_PA15_a_second_interrupt_is_raised(server):
     observe, _ = interrupt_from_a_model(server)
     original, calls = server.load, []

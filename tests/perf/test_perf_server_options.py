@@ -49,6 +49,7 @@ def test_the_rate_limiter_is_swept_and_switched_back():
         assert server.infer("other", X)["OUT"].tolist() == [[2, 2, 2, 2]]
 
 
+@pytest.mark.medium
 def test_both_are_simulated():
     limited = profile(
         {(1, 1): 1.0, (1, 2): 1.0}, rows=0, more="", instances=2,

@@ -312,6 +312,7 @@ def test_PA1_throughput_divides_by_the_real_window():
 
 
 @given(st.lists(latencies, min_size=1, max_size=3), st.integers(0, 5))
+@pytest.mark.medium
 def test_PA8_merging_pools_latencies_and_adds_counts_and_durations(pools, errors):
     clock = Clock()
     windows = []

@@ -768,6 +768,7 @@ def test_a_plain_load_undoes_files_that_came_with_a_request(server, explicit, ro
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.medium
 def test_a_child_that_exits_leaves_the_files_that_came_with_a_request(server, explicit, root):
     add(root, "m", source=times(1))
     explicit.load("m", {"config": PYTHON, "file:1/model.py": times(7).encode()})

@@ -68,6 +68,7 @@ def test_the_costs_of_the_engine_add_up():
     assert 8e6 / point.infer_per_s == pytest.approx(2000 + 30 + 8 * (40 + 50 + 10) + 60, rel=0.01)
 
 
+@pytest.mark.medium
 def test_an_instance_does_not_wait_for_a_client_elsewhere():
     far = profile(more="", costs=EngineCosts(way_us=(400,)))
     one, two = whatif(far, concurrency=[1, 2]).points
@@ -263,6 +264,7 @@ def test_a_prediction_has_the_range_of_what_its_measurements_allow():
     assert "at least" in repr(whatif(found, concurrency=16)._repr_mimebundle_()["text/plain"])
 
 
+@pytest.mark.medium
 def test_an_execution_stalls_as_often_as_in_the_profile():
     """Of 100 executions of 2 ms one took 12 ms: a hundredth of any executions, and of 200 ms computing 10 more."""
     found = profile({(1, 1): 2.0}, rows=1)
@@ -311,6 +313,7 @@ def test_what_others_took_is_said_and_too_much_is_refused(others, foreign, outco
     assert all("while it was measured" in note for note in report.notes)
 
 
+@pytest.mark.medium
 def test_a_profile_that_is_refused_says_as_little_of_stability():
     """Times that differ a hundredfold: no three windows agree within a hundredth of a per cent."""
     wild = profile({(1, 1): [0.1, 10.0]}, rows=1)
@@ -519,6 +522,7 @@ def test_a_sender_that_wakes_up_takes_a_core_where_none_is_free():
     assert latencies(one, requests=2) == [10_800, 19_800]
 
 
+@pytest.mark.medium
 def test_a_thread_that_wakes_up_beside_an_execution_waits_for_a_core():
     late = EngineCosts(late_us=(0,) * 9 + (3000,))
     found = profile({(1, 1): 10.0}, rows=0, more="", costs=late, cores=1.0)

@@ -198,6 +198,7 @@ def test_weights_on_a_device_are_shared():
     in_a_process(measure_weights)
 
 
+@pytest.mark.medium
 def test_the_steps_of_an_ensemble_have_options_of_their_own():
     space = {"instances": [1, 2, 3, 4]}
     found = search(chain({"a": 1, "b": 3}, rows=1), Goal(concurrency=16), {"a": space, "b": space})

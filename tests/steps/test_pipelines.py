@@ -91,6 +91,7 @@ def pictures():
         yield np.array([[found.getvalue()]], object)
 
 
+@pytest.mark.medium
 def test_a_picture_becomes_labels(server, tmp_path):
     pytest.importorskip("scipy", reason="softmax wraps it")
     classify(server, tmp_path)

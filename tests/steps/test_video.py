@@ -331,6 +331,7 @@ def test_an_http_address(server, load, folder, send, name):
         assert indices(server, url) == list(range(COUNT))
 
 
+@pytest.mark.medium
 def test_an_http_address_that_breaks_says_where_it_stood(server, load, folder):
     load()
     data = (folder / "long.ts").read_bytes()

@@ -84,6 +84,7 @@ def test_an_array_of_bytes_is_not_copied():
 
 
 @given(st.lists(st.binary(max_size=300), min_size=60, max_size=120))
+@pytest.mark.medium
 def test_many_elements_of_any_content(items):
     assert deserialize_bytes(serialize_bytes(objects(items))).tolist() == items
 

@@ -98,6 +98,7 @@ def test_any_bytes_are_fields_or_refused_as_by_hpack(block: bytes) -> None:
 @given(
     st.lists(FIELDS, max_size=6), st.booleans(), st.lists(st.sampled_from([0, 60, 100, TABLE_SIZE]))
 )
+@pytest.mark.medium
 def test_what_hpack_encodes_is_decoded(lists: list[list[Field]], huffman: bool, sizes: list[int]) -> None:  # fmt: skip
     theirs, ours = hpack.Encoder(), Decoder()
     for n, fields in enumerate(lists):
@@ -109,6 +110,7 @@ def test_what_hpack_encodes_is_decoded(lists: list[list[Field]], huffman: bool, 
 @given(
     st.lists(FIELDS, max_size=6), st.sets(st.integers(0, 7)), st.lists(st.sampled_from([0, 60, 100, 300, TABLE_SIZE, 1 << 16]))
 )  # fmt: skip
+@pytest.mark.medium
 def test_what_is_encoded_hpack_decodes(lists: list[list[Field]], indexed: set[int], sizes: list[int]) -> None:  # fmt: skip
     """Fields are indexed or not, blocks are repeated, and the peer changes its table in between."""
     often = {field for fields in lists for n, field in enumerate(fields) if n in indexed}
