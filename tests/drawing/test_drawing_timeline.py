@@ -83,7 +83,6 @@ def test_text_is_never_smaller_than_11_px_and_no_two_meet():
 
 
 @given(st.lists(st.tuples(st.floats(-50, 150), st.floats(0, 100), st.integers(0, 1)), max_size=40))
-@pytest.mark.medium
 def test_nothing_is_drawn_outside_the_plot(spans):
     bars = tuple(Bar(lane, begin, begin + took, 3, 2, FULL) for begin, took, lane in spans)
     waits = tuple(Wait(begin - took, begin, lane) for begin, took, lane in spans)
