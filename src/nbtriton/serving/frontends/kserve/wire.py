@@ -387,11 +387,8 @@ def wire_bytes(array: tensors.Array) -> bytes:
     """Return a copy of an output's bytes in the protocol's layout, from any device."""
     if type(array) is np.ndarray:
         return tensors.serialize_bytes(array) if array.dtype.kind in "OSU" else array.tobytes()
-    if tensors.kind_of(array) == "torch":
-        torch = sys.modules["torch"]
-        if array.dtype is torch.bfloat16:
-            bits: bytes = array.detach().cpu().contiguous().view(torch.int16).numpy().tobytes()
-            return bits
+    if tensors.kind_of(array) == "torch" and tensors.datatype_of(array) == "BF16":
+        return tensors.bits_of(array).tobytes()
     return tensors.to_numpy(array).tobytes()
 
 
