@@ -17,6 +17,7 @@ from nbtriton.common.errors import NotFoundError, UnavailableError
 from nbtriton.lab.explain.explanation import Explanation, explain, predict_effect
 from nbtriton.lab.explain.findings import ModelRecord, Settings
 from nbtriton.lab.explain.parts import PARTS, BusyTimes, critical_path, parts_of, time_text
+from nbtriton.lab.simulate.experiment import Experiment
 from nbtriton.runtime.engine import RequestRecord
 from nbtriton.runtime.engine.diagnostics.interpreter import has_interpreter_lock, is_waiting
 from tests.engine.support import Gate, echo, ensemble_text, gated, ones
@@ -362,6 +363,16 @@ def test_the_effect_of_a_change_is_predicted_from_a_profile_or_not_at_all():
     change = explain(shapes).proposal
     assert predict_effect(measured, "m", change, shapes.answered) is None
     assert predict_effect(measured, "other", found.proposal, record.answered) is None
+
+
+def test_an_interrupt_of_a_prediction_is_one(monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    record, _, _ = unbatched(1)
+    monkeypatch.setattr(Experiment, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        predict_effect(profile(more=""), "m", explain(record).proposal, record.answered)
 
 
 # -- on a server ---------------------------------------------------------------------------------------

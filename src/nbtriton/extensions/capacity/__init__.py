@@ -33,7 +33,7 @@ from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.settings import Seed
 from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.simulate.model_profile import Profile
-from nbtriton.lab.simulate.prediction import whatif
+from nbtriton.lab.simulate.prediction import predicted_point
 from nbtriton.options.reading import milliseconds
 from nbtriton.options.table import Option, read_settings, signed, table_of
 
@@ -417,13 +417,10 @@ class _Search:
         if self.observer is not None:
             words, elapsed_s = f"{machine.name}, instances={instances}", time.monotonic() - self.started_s  # fmt: skip
             self.observer(PerfProgress.step(len(self.fleets), None, words, elapsed_s, None))
-        report = whatif(
+        return predicted_point(
             machine.profile, self.model, instances=instances, batch_size=self.given["batch_size"],
             measurement_mode="count_windows", measurement_request_count=requests, seed=self.given["seed"], **load,
         )  # fmt: skip
-        if report.interrupted:
-            raise KeyboardInterrupt
-        return report.points[0]
 
 
 def _machines(model: str, profile: Profile, options: Mapping[str, Any]) -> list[_Machine]:

@@ -26,7 +26,7 @@ from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.settings import Protocol
 from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.simulate.model_profile import EngineCosts, ModelProfile, Profile, ServicePoint
-from nbtriton.lab.simulate.prediction import whatif
+from nbtriton.lab.simulate.prediction import predicted_point
 from nbtriton.lab.simulate.profiling import profile
 from nbtriton.model.config import (
     ModelConfig,
@@ -405,10 +405,10 @@ def _seen(
 def _queue_us(twin: Twin, name: str, traffic: Traffic) -> float | None:
     rows = max(1, round(traffic.rows))
     try:
-        (point,) = whatif(
+        point = predicted_point(
             twin, name, request_rate=traffic.requests_per_s, request_distribution="poisson", batch_size=rows,
             request_count=_CHECKED,
-        ).points  # fmt: skip
+        )  # fmt: skip
     except UnsupportedError:
         return None
     return None if point.server is None else point.server.queue_us

@@ -382,11 +382,11 @@ def predict_effect(
     changes: dict[str, Any] = dict(proposal.configuration)
     if proposal.model != name:
         changes["sweep_models"] = [proposal.model]
-    from nbtriton.lab.simulate.prediction import whatif  # the simulator, only for this
+    from nbtriton.lab.simulate.prediction import predicted_point  # the simulator, only for this
 
     try:
-        (before,) = whatif(profile, name, **load).points
-        (after,) = whatif(profile, name, **load, **changes).points
+        before = predicted_point(profile, name, **load)
+        after = predicted_point(profile, name, **load, **changes)
     except TritonError:  # the model cannot be simulated
         return None
     return Effect(before, after)

@@ -306,14 +306,14 @@ class Calibration:
         """Return the profile with the cost of each further step of an ensemble."""
         if not self._whole:
             return profile
-        from nbtriton.lab.simulate.prediction import whatif
+        from nbtriton.lab.simulate.prediction import predicted_point
 
         name, rows, _ = self._whole[0]
         latency_ns = median(latency_ns for _, _, latency_ns in self._whole)
         count = sum(
             len(profile.config(each).ensemble_scheduling.step) for each in profile.ensembles
         )
-        predicted = whatif(profile, name, batch_size=rows, request_count=2000).points[0]
+        predicted = predicted_point(profile, name, batch_size=rows, request_count=2000)
         missing_us = latency_ns / 1000 - predicted.latency_p50_us
         # A further step does less than a request, which is submitted and answered too: the machine took the rest.
         step_us = min(max(0.0, missing_us / count), upper_median(self._around) / 1000)

@@ -178,6 +178,14 @@ def whatif(
     )
 
 
+def predicted_point(profile: Profile, model: str, **load: Any) -> PerfPoint:
+    """Return the one point of a prediction; raise the KeyboardInterrupt that has ended it."""
+    report = whatif(profile, model, **load)
+    if report.interrupted:
+        raise KeyboardInterrupt
+    return report.points[0]
+
+
 # Settings that change what is measured, beside the load of a point.
 _SAME = (
     "url", "request_distribution", "streaming", "model_version", "priority", "timeout_us", "shared_memory",
