@@ -179,9 +179,8 @@ class ResponseThread:
                 except BaseException:
                     _log.exception("answering a batch ended abnormally")
                 finally:
-                    del (
-                        answer
-                    )  # its requests hold tensors and connections: not until the next batch
+                    # Its requests hold tensors and connections: not until the next batch.
+                    del answer
                     if self._is_detached:
                         self._is_detached = False
                     else:
