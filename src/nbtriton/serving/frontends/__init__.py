@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -55,9 +54,6 @@ __all__ = [
     "TraceValues",
     "serve",
 ]
-
-
-_log = logging.getLogger("nbtriton.metrics")
 
 
 def _made_by(kind: type) -> Kind:
@@ -338,8 +334,7 @@ def _answer_metrics(text: Callable[[], bytes], cycles: Sequence[RequestResponseC
             try:
                 response.parts = (text(),)
             except Exception as error:  # of a model's own metrics
-                _log.exception("the metrics could not be written")
-                response = unexpected_error(error)
+                response = unexpected_error(error, cycle.head.path)
         cycle.respond(response)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from nbtriton.runtime.engine import JoinBatch
     from nbtriton.serving.frontends.kserve.shared_memory import Kind
     from nbtriton.serving.frontends.service import Service
-
-_log = logging.getLogger("nbtriton.serving.frontends")
 
 # Routes whose errors have no JSON content type in Triton.
 _PLAIN_ERRORS = frozenset({"infer", "model_ready", "server_live", "server_ready"})
@@ -79,8 +76,7 @@ class Handlers:
                     route_handler = head.route_handler = self._route_handler(head)
                 responder = route_handler(cycle)
             except Exception as error:
-                _log.exception("a request to %s failed", head.path)
-                cycle.respond(unexpected_error(error))
+                cycle.respond(unexpected_error(error, head.path))
             else:
                 if responder is not None:
                     ready.append(responder)
@@ -122,8 +118,7 @@ class Handlers:
         except TritonError as error:
             response = error_response(error, _kind_of_errors(route))
         except Exception as error:
-            _log.exception("a request to %s failed", cycle.head.path)
-            response = unexpected_error(error, _kind_of_errors(route))
+            response = unexpected_error(error, cycle.head.path, _kind_of_errors(route))
         cycle.respond(response)
 
     # Each handler returns the document of its response, or the response.

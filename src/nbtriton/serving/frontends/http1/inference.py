@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import logging
 import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -225,8 +224,6 @@ class SseResponder(GenerateResponder):
 # Handler of the requests with one head: answers a request, or returns its responder for the engine.
 RouteHandler = Callable[[RequestResponseCycle], HttpResponder | None]
 
-_log = logging.getLogger("nbtriton.serving.frontends")
-
 # JSON of this size takes about a millisecond to read; longer texts are read on a worker.
 LONG_JSON = 64 << 10
 _DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
@@ -298,13 +295,12 @@ class Inference:
             cycle.respond(error_response(error))
             return None
         read = partial(decode_generate, cycle.body, signature)
-        self.work(cycle, name, lambda: kind(cycle, signature, number, read()), JSON)
+        self.work(cycle, lambda: kind(cycle, signature, number, read()), JSON)
         return None
 
     def work(
         self,
         cycle: RequestResponseCycle,
-        name: str,
         read: Callable[[], HttpResponder | None],
         content_type: bytes,
     ) -> None:
@@ -316,8 +312,7 @@ class Inference:
             except TritonError as error:
                 cycle.respond(error_response(error, content_type))
             except Exception as error:
-                _log.exception("a request to %s could not be read", name)
-                cycle.respond(unexpected_error(error))
+                cycle.respond(unexpected_error(error, cycle.head.path))
             else:
                 if responder is not None:
                     self.submit((responder,))
@@ -367,7 +362,7 @@ class _Infer:
             cycle.respond(error_response(error, TEXT))
             return None
         read = partial(self._read_long, cycle, signature, number)
-        self._inference.work(cycle, self._name, read, TEXT)
+        self._inference.work(cycle, read, TEXT)
         return None
 
     def _header_length(self, size: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
@@ -10,6 +11,8 @@ from typing import Any
 
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.serving.frontends.kserve.jsontext import dumps
+
+_log = logging.getLogger("nbtriton.serving.frontends")
 
 Data = bytes | memoryview
 
@@ -66,8 +69,9 @@ def error_response(error: TritonError, content_type: bytes = JSON) -> HttpRespon
     return HttpResponse(_STATUS[error.status], content_type, (error_body(error.message),))
 
 
-def unexpected_error(error: Exception, content_type: bytes = TEXT) -> HttpResponse:
-    """Return the response to a request that failed by an unexpected exception."""
+def unexpected_error(error: Exception, path: str, content_type: bytes = TEXT) -> HttpResponse:
+    """Log an unexpected exception, and return the response to the request that it failed."""
+    _log.error("a request to %s failed", path, exc_info=error)
     return error_response(InternalError(f"{type(error).__name__}: {error}"), content_type)
 
 
