@@ -508,6 +508,7 @@ def test_metrics_that_cannot_be_written_are_an_error_and_not_silence() -> None:
         assert scrape(endpoints, "/anything") == ""
 
 
+@pytest.mark.medium
 def test_a_scrape_while_a_model_adds_labels() -> None:
     server = Server(gpus=())
     family = family_of(server.engine.model_server, "users", "", MetricKind.GAUGE)

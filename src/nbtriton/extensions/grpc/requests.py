@@ -329,10 +329,7 @@ def read_request_id(data: bytes) -> str:
 
 
 def read_request(
-    request: Any,
-    signature: ModelSignature,
-    leasing: Leasing,
-    contents: Sequence[Contents] = (),
+    request: Any, signature: ModelSignature, leasing: Leasing, contents: Sequence[Contents] = ()
 ) -> InferCall:
     """Read a request of a known model.
 

@@ -173,11 +173,7 @@ def read_parameter(name: str, value: Any) -> bool | int | float | str:
 
 
 def _read_inputs(
-    document: Any,
-    blobs: memoryview,
-    signature: ModelSignature,
-    leasing: Leasing,
-    call: InferCall,
+    document: Any, blobs: memoryview, signature: ModelSignature, leasing: Leasing, call: InferCall
 ) -> list[wire.WireInput]:
     inputs: list[wire.WireInput] = []
     model = signature.name
