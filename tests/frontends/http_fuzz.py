@@ -134,7 +134,7 @@ class Collected(RequestResponseCycle):
     def end(self) -> None:
         self.ended.set()
 
-    def work(self, task: Any) -> None:
+    def work(self, task: Any, *, loads: bool = False) -> None:
         task()
 
     def status(self) -> str:
