@@ -111,7 +111,7 @@ def records_of(configs: Mapping[str, ModelConfig], trace: Trace) -> tuple[ModelR
     batches: dict[str, list[BatchRecord]] = {name: [] for name in configs}
     carried: dict[int, BatchRecord] = {}
     instances = {
-        name: tuple(plan.name for plan in plan_instances(config, gpus=None) if not plan.passive)
+        name: tuple(plan.label for plan in plan_instances(config, gpus=None) if not plan.passive)
         for name, config in configs.items()
         if not is_ensemble(config)
     }
@@ -217,7 +217,7 @@ def traced(server: Server, name: str, *, requests: int = 12) -> ScenarioRun:
         )
         batches = {one.batch.requests[0]: one.batch for one in own if one.batch is not None}
         seen = sorted(batches.values(), key=lambda batch: batch.start_ns)
-        found = [plan.name for plan in plan_instances(server.config(each), gpus=None)]
+        found = [plan.label for plan in plan_instances(server.config(each), gpus=None)]
         # An instance that ran a batch may be gone: a sweep has changed how many there are.
         instances = dict.fromkeys([*found, *(batch.instance for batch in seen)])
         records.append(ModelRecords(each, own, seen, tuple(instances)))

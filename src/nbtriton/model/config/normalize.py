@@ -69,6 +69,8 @@ class InstancePlan:
         True if the scheduler must not send it requests.
     group : int
         Index of its instance group in the configuration.
+    shares_name : bool
+        True on one of several GPUs.
     settings : bytes
         The group without its name and count: an instance can stay if one with the same settings and
         device is wanted (L16).
@@ -86,7 +88,13 @@ class InstancePlan:
     host_policy: str
     passive: bool
     group: int = 0
+    shares_name: bool = False
     settings: bytes = b""
+
+    @property
+    def label(self) -> str:
+        """The name in records and views, where each instance has another one; in the words of Triton's log."""
+        return f"{self.name} (GPU device {self.device_id})" if self.shares_name else self.name
 
 
 def is_ensemble(config: ModelConfig) -> bool:
@@ -237,6 +245,7 @@ def plan_instances(config: ModelConfig, *, gpus: Sequence[int] | None) -> tuple[
                     host_policy=group.host_policy or _host_policy(kind, device),
                     passive=group.passive,
                     group=number,
+                    shares_name=len(devices) > 1,
                     settings=settings,
                 )
                 for device in devices

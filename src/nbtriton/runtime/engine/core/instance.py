@@ -169,6 +169,8 @@ class Instance(Executor):
 
     Attributes
     ----------
+    name : str
+        In records and views.
     index : int
         Its number for the batcher.
     running : sequence of InferenceRequest
@@ -182,9 +184,14 @@ class Instance(Executor):
     """
 
     def __init__(
-        self, owner: InstanceOwner, backend: Backend, context: InstanceContext, index: int
+        self,
+        owner: InstanceOwner,
+        backend: Backend,
+        context: InstanceContext,
+        index: int,
+        label: str,
     ) -> None:
-        self.name = context.name
+        self.name = label
         self.any_thread = False
         self.readiness: Callable[[], bool] | None = None
         self._owner = owner
@@ -204,7 +211,7 @@ class Instance(Executor):
         self.thread = 0
         self._batch_size = 0
         self._probe_due_ns = 0
-        self.meter = Meter((context.name, context.kind, context.device_id))
+        self.meter = Meter((label, context.kind, context.device_id))
         self._model: BackendInstance | None = None
         self._response_thread = ResponseThread(f"nbtriton-{context.name}-answers")
         self._engine_thread = EngineThread(self)

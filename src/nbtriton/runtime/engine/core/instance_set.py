@@ -305,6 +305,7 @@ class InstanceSet:
                     self._context, plan.name, plan.kind, plan.device_id, plan.host_policy
                 ),
                 number,
+                plan.label,
             )
             for number, plan in plans.items()
             if plan.passive is passive
