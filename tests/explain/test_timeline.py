@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from time import monotonic_ns
 
 import pytest
@@ -92,6 +93,23 @@ def test_the_steps_of_an_ensemble_follow_its_request(server, tmp_path):
     assert [len(lanes.bars) for lanes in view.timeline.models] == [0, 6]
     assert view.save(tmp_path / "t.svg").read_text().startswith("<svg")
     assert "m_0 " in view.save(tmp_path / "t.txt").read_text()
+
+
+def test_instances_on_two_gpus_have_a_lane_each():
+    both = threading.Barrier(2)
+
+    def wait(IN):  # noqa: N803 - a tensor
+        both.wait(WAIT_S)
+        return {"OUT": IN}
+
+    group = "instance_group { kind: KIND_GPU gpus: [ 0, 1 ] }"
+    with nt.Server(gpus="simulated:2") as two:
+        two.load(echo(group), wait, name="m")
+        requests = [two.submit("m", {"IN": ones()}) for _ in range(2)]
+        assert all(one.result(WAIT_S) for one in requests)
+        (model,) = nt.timeline(two, "m").timeline.models
+    assert model.lanes == ("m_0_0 (GPU device 0)", "m_0_0 (GPU device 1)")
+    assert sorted(bar.lane for bar in model.bars) == [0, 1]
 
 
 def test_the_models_that_a_model_calls_are_beneath_it(server):
