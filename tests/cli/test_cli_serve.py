@@ -506,6 +506,13 @@ def test_the_table_of_models() -> None:
     ]
 
 
+NO_SECOND_INSTANCE = """
+    def initialize(self, args):
+        if args["model_instance_name"].endswith("_1"):
+            raise RuntimeError("no room")
+"""
+
+
 def test_perf_and_export(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -517,6 +524,14 @@ def test_perf_and_export(
                  "--request-count", "20", "-f", str(table)]) == 0  # fmt: skip
     assert "concurrency" in capsys.readouterr().out
     assert len(table.read_text().splitlines()) == 3
+    # The second configuration cannot be loaded: the first is told, and the status says that it is not all.
+    code = (repository / "double" / "1" / "model.py").read_text()
+    (repository / "double" / "1" / "model.py").write_text(code + NO_SECOND_INSTANCE)
+    assert main(["perf", "double", "--model-repository", str(repository), "--instances", "1,2",
+                 "--request-count", "5"]) == 1  # fmt: skip
+    told = capsys.readouterr().out
+    assert "1 level measured" in told
+    assert "no room" in told
     assert main(["export", str(repository), str(tmp_path / "written"), "double"]) == 0
     assert (tmp_path / "written" / "double" / "config.pbtxt").exists()
     assert not (tmp_path / "written" / "other").exists()

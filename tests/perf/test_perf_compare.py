@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nbtriton as nt
-from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.extensions.comparison import Comparison, paired_ratio
 from nbtriton.lab.perf.machine import disturbance
 
@@ -164,6 +164,30 @@ def test_an_interrupt_keeps_whole_rounds(server):
     assert len(found.rounds) == 1
     assert "too few to tell" in found.verdict
     assert "Interrupted" in repr(found)
+
+
+def test_an_error_in_a_later_round_keeps_whole_rounds(server):
+    rounds, original = [], server.statistics
+
+    def fail(*arguments):
+        if rounds and rounds[-1].startswith("round 2"):
+            raise UnavailableError("the server has gone")
+        return original(*arguments)
+
+    server.statistics = fail
+    try:
+        found = nt.compare(
+            "double", "twin", server=server, observer=lambda one: rounds.append(one.what), **FEW
+        )
+        with pytest.raises(UnavailableError, match="has gone"):
+            nt.compare("double", "twin", server=server, **FEW)
+    finally:
+        del server.statistics
+    assert len(found.rounds) == 1
+    assert not found.interrupted
+    assert "the server has gone" in found.failure
+    assert found.failure in repr(found)
+    assert "Interrupted" not in repr(found)
 
 
 @pytest.mark.parametrize(

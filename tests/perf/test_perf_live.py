@@ -540,9 +540,22 @@ def test_the_original_configuration_is_restored_after_an_error(server):
 
     server.load = load_or_fail
     with pytest.raises(RuntimeError, match="no room for three"):
-        nt.perf(server, "picky", request_count=5, instances=[2, 3])
-    assert [name for name, *_ in server.loads] == ["picky", "picky"]
+        nt.perf(server, "picky", request_count=5, instances=[3, 2])
+    assert [name for name, *_ in server.loads] == ["picky"]
+    # What was measured before it is kept, and not told as the whole sweep.
+    report = nt.perf(server, "picky", request_count=5, instances=[1, 2, 3, 4])
+    assert [p.configuration["instances"] for p in report.points] == [1, 2]
+    assert report.failure.endswith("RuntimeError: no room for three")
+    assert not report.interrupted
+    assert "2 levels measured" in report.headline
+    assert report.headline.endswith("ended by an error")
+    shown = report._repr_mimebundle_()
+    for text in shown["text/plain"], shown["text/html"]:
+        assert "of what was measured, " in text
+        assert "no room for three" in text
     assert server.loads[-1] == ("picky", 8, 1)
+    figure = report.plot()
+    assert "of what was measured, " in figure.axes[0].get_title()
 
 
 @pytest.fixture
@@ -605,8 +618,9 @@ def test_a_model_that_cannot_be_restored_keeps_no_other_from_it(ensemble):
         return original(config, model, **options)
 
     server.load = load_or_fail
-    with pytest.raises(nt.TritonError, match="no memory"):
-        nt.perf(server, "both", request_count=5, instances=2)
+    report = nt.perf(server, "both", request_count=5, instances=2)
+    assert len(report.points) == 1
+    assert report.failure.endswith("own configuration again: TritonError: no memory")
     assert server.config("first").instance_group[0].count == 2
     assert server.config("second").instance_group[0].count == 1
 

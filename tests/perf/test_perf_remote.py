@@ -276,6 +276,24 @@ def test_a_request_that_is_not_yet_sent_ends_with_its_client():
             silent.accept()
 
 
+def test_a_server_that_ends_in_a_sweep_leaves_what_was_measured(repository):
+    with nt.Server(gpus=()) as server:
+        server.load_repository(repository)
+        endpoints = server.serve(http_port=0, grpc_port=None, metrics_port=None)
+
+        def end(progress):
+            if progress.level == 2:
+                endpoints.stop()
+
+        report = nt.perf(
+            None, "double", url=f"127.0.0.1:{endpoints.http_port}", concurrency=[1, 2],
+            request_count=10, observer=end,
+        )  # fmt: skip
+    assert report.points[0].request_count == 10
+    assert [p.value for p in report.points if p.request_count] == [1]
+    assert "UnavailableError" in report.failure
+
+
 def test_contradictory_options_are_refused(urls):
     with pytest.raises(InvalidArgumentError, match="configuration of a server at a url"):
         nt.perf(None, "double", url=urls["http"], instances=[1, 2])

@@ -223,6 +223,25 @@ def test_decoupled_models_stream(server):
     assert point.stream.response_count == 4
 
 
+def test_an_error_in_a_later_replay_keeps_what_was_measured(server, monkeypatch):
+    original = server.load
+
+    def load_or_fail(config=None, model=None, **options):
+        if [group.count for group in config.instance_group] == [3]:
+            raise TritonError("no room for three")
+        return original(config, model, **options)
+
+    monkeypatch.setattr(server, "load", load_or_fail)
+    report = nt.replay(recording((0, 1, {})), server, instances=[2, 3])
+    (point,) = report.points
+    assert point.configuration["instances"] == 2
+    assert report.failure.endswith("TritonError: no room for three")
+    assert len(server.config("double").instance_group) == 1
+    assert server.config("double").instance_group[0].count == 1
+    with pytest.raises(TritonError, match="no room"):
+        nt.replay(recording((0, 1, {})), server, instances=3)
+
+
 def test_an_interrupt_leaves_a_partial_report_and_ends_its_sequences(server, monkeypatch):
     monkeypatch.setattr(driver, "GRACE_S", PATIENCE_S)  # no request is cancelled
     server.load(

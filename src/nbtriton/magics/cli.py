@@ -155,7 +155,8 @@ def _perf(arguments: argparse.Namespace) -> int:
     print(report._repr_mimebundle_()["text/plain"])
     if arguments.csv:
         report.to_csv(arguments.csv)
-    return 130 if report.interrupted else int(any(point.error_count for point in report.points))
+    failed = bool(report.failure) or any(point.error_count for point in report.points)
+    return 130 if report.interrupted else int(failed)
 
 
 def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nbtriton.lab.perf.point import PerfPoint, row_of
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import run
+from nbtriton.lab.perf.session import kept
 from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.options.table import signed
 from nbtriton.widgets.static import curve_view
@@ -55,12 +56,15 @@ class Comparison(TableView):
         Whether the user stopped it; only whole rounds are kept.
     disturbance : str
         What other programs did meanwhile, in a sentence; empty if little or unknown.
+    failure : str
+        The error that ended it after the first round; empty without.
     """
 
     names: tuple[str, ...]
     rounds: tuple[tuple[PerfPoint, ...], ...]
     interrupted: bool = False
     disturbance: str = ""
+    failure: str = ""
 
     def ratio(self, variant: int, what: str = "infer_per_s") -> PairedRatio:
         """Return the ratio of a variant's figure to that of the first variant.
@@ -94,7 +98,8 @@ class Comparison(TableView):
     def verdict(self) -> str:
         """A sentence for each variant after the first."""
         if not self.rounds:
-            return "interrupted before the first round had ended"
+            ended = "ended by an error" if self.failure else "interrupted"
+            return f"{ended} before the first round had ended"
         return " ".join(self._sentence(index) for index in range(1, len(self.names)))
 
     @property
@@ -138,6 +143,8 @@ class Comparison(TableView):
             ratios = [str(self.ratio(index, figure)) if index else "1" for figure in figures]
             rows.append([name, *medians, *ratios])
         caption = self.verdict + (" Interrupted." if self.interrupted and self.rounds else "")
+        if self.failure:
+            caption += f" Ended by an error: {self.failure}."
         if self.disturbance:
             caption += f" But {self.disturbance}."
         return *in_units(columns, rows), caption
@@ -201,7 +208,8 @@ def compare(
     Returns
     -------
     Comparison
-        After a KeyboardInterrupt: the rounds so far, with ``interrupted=True``.
+        After a KeyboardInterrupt: the rounds so far, with ``interrupted=True``; after an error in a later round
+        with that in ``failure``.
 
     Raises
     ------
@@ -233,12 +241,19 @@ def compare(
         points: dict[int, PerfPoint] = {}
         for index in order:
             what = f"round {number + 1} of {rounds}, {names[index]}"
-            report = run(
-                all_options[index].observed_by(observer and partial(_renamed, observer, what))
-            )
-            if report.interrupted:
+            failures: list[str] = []
+            with kept(measured, failures, what):
+                report = run(
+                    all_options[index].observed_by(observer and partial(_renamed, observer, what))
+                )
+                failures += filter(None, [report.failure])
+            if failures or report.interrupted:
                 return Comparison(
-                    names, tuple(measured), interrupted=True, disturbance=others.disturbance
+                    names,
+                    tuple(measured),
+                    report.interrupted,
+                    others.disturbance,
+                    "; ".join(failures),
                 )
             points[index] = report.points[0]
         measured.append(tuple(points[index] for index in range(len(all_options))))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
@@ -30,6 +31,7 @@ from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.remote import RemoteServer, Target
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import environment_of, open_target, place_of
+from nbtriton.lab.perf.session import NOT_ALL, NOT_RESTORED, kept
 from nbtriton.lab.perf.settings import (
     SWEEP,
     KindSweep,
@@ -142,7 +144,7 @@ def replay(
     PerfReport
         A point for each model, speed and configuration, from the first request to the last response.
         After a KeyboardInterrupt the report has the measurements until then, with
-        ``interrupted=True``.
+        ``interrupted=True``; after an error in a later replay with that in ``failure``.
 
     Raises
     ------
@@ -190,10 +192,11 @@ def replay(
         notes = [] if read.complete else ["the end of the recording is missing"]
         if isinstance(target, Profile):
             notes += filter(None, [target.disturbance])
-        try:
-            run.all(configurations, speeds)
-        finally:
-            session.restore()
+        with kept(run.points, run.failures, NOT_RESTORED):
+            try:
+                run.all(configurations, speeds)
+            finally:
+                session.restore()
         if given["record"] is not None and run.latest is not None:
             _as_recording(read, chosen, run.latest, speeds[-1]).save(given["record"])
         return PerfReport(
@@ -211,6 +214,7 @@ def replay(
             elapsed_s=time.monotonic() - started_s,
             interrupted=run.interrupted,
             simulated=isinstance(target, Profile),
+            failure="; ".join(run.failures),
         )  # fmt: skip
 
 
@@ -343,6 +347,7 @@ class _Run:
 
     def __init__(self, session: _Session, observer: Observer | None, total: int) -> None:
         self.points: list[PerfPoint] = []
+        self.failures: list[str] = []
         self.interrupted = False
         self.latest: Played | None = None
         self._session = session
@@ -352,12 +357,12 @@ class _Run:
         self._started_s = time.monotonic()
 
     def all(self, configurations: Sequence[Configuration], speeds: Sequence[float]) -> None:
-        """Replay with each configuration at each speed; an interrupt ends all."""
+        """Replay with each configuration at each speed; an interrupt ends all, and an error after the first point."""
         session = self._session
         try:
-            for configuration in configurations:
-                session.apply(configuration)
-                for speed in speeds:
+            with kept(self.points, self.failures, NOT_ALL):
+                for configuration, speed in product(configurations, speeds):
+                    session.apply(configuration)  # of the same one nothing
                     playing = replace(
                         session.base,
                         due_ns=due_times_ns(session.base.planned, speed),

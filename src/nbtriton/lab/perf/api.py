@@ -159,7 +159,8 @@ def perf(
     -------
     PerfReport
         Displayed as curve and table. Failed requests are counted, not raised. After a KeyboardInterrupt it
-        has the levels so far, with ``interrupted=True``; a second interrupt meanwhile is raised.
+        has the levels so far, with ``interrupted=True``; a second interrupt meanwhile is raised. An error after the
+        first level, such as of a configuration that cannot be loaded, ends it as well: its ``failure`` tells it.
 
     Raises
     ------

@@ -99,7 +99,7 @@ def overlay(reports: Sequence[tuple[str, Curves]]) -> tuple[Series, ...]:
 
 def plot(
     series: Sequence[Series], *, title: str = "", ax: Axes | None = None,
-    target_ms: float | None = None,
+    target_ms: float | None = None, finding: str = "",
 ) -> Figure:  # fmt: skip
     """Draw curves with matplotlib.
 
@@ -110,6 +110,8 @@ def plot(
     ax : Axes, optional
         Gets the latency; without it a new figure has the throughput above the latency.
     target_ms : float, optional
+    finding : str, optional
+        By default that of the curves.
     """
     with needed("a plot"):
         from matplotlib import pyplot as plt
@@ -131,7 +133,8 @@ def plot(
         plt.close(figure)
         axes = [above, below]
         above.set_ylabel("throughput (inferences/s)")
-        above.set_title(f"{title}\n{curve_finding(series, target_ms)}", wrap=True, fontsize=10)
+        finding = finding or curve_finding(series, target_ms)
+        above.set_title(f"{title}\n{finding}", wrap=True, fontsize=10)
     else:
         axes = [ax]
         ax.set_title(title)
@@ -174,11 +177,8 @@ def _draw(axes: Axes, one: Series, *, latency: bool, per_ms: float, colour: str)
         axes.scatter(point.load, value, facecolors=face, edgecolors=colour, zorder=3)
 
 
-def save_png(
-    series: Sequence[Series], path: Path, *, title: str = "", target_ms: float | None = None
-) -> None:
-    """Write the plot as a PNG file, with twice the resolution of a usual screen."""
-    figure = plot(series, title=title, target_ms=target_ms)
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a plot as a PNG file, with twice the resolution of a usual screen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)

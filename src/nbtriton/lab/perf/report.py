@@ -94,18 +94,21 @@ _PLAIN: Mapping[str, object] = {
 
 
 def finding_of(report: PerfReport) -> str:
-    """Return the finding of a report in a sentence."""
+    """Return the finding of a report in a sentence; not about a measurement beneath a prediction."""
     series = [one for one in series_of(report) if one.predicted == report.simulated]
     if report.points and not series:
         return "no request succeeded"
-    return curve_finding(series, target_of(report))
+    found = curve_finding(series, target_of(report))
+    return f"of what was measured, {found}" if report.failure else found
 
 
 def _scenes(report: PerfReport) -> list[Shape]:
-    series, target_ms = series_of(report), target_of(report)
-    # A measurement beneath a prediction is not what the sentence is about.
-    finding = finding_of(report) if report.measured else ""
-    return curve_scenes(series, title=report.model, target_ms=target_ms, finding=finding)
+    return curve_scenes(
+        series_of(report),
+        title=report.model,
+        target_ms=target_of(report),
+        finding=finding_of(report),
+    )
 
 
 def text(report: PerfReport) -> str:
@@ -274,7 +277,12 @@ def _notes(report: PerfReport) -> list[str]:
                 "; longer windows (--measurement-interval) or more of them (--max-trials) may help"
             )
         notes.insert(0, words)
-    return [*notes, *report.notes, *filter(None, [report.disturbance])]
+    return [
+        *filter(None, [report.failure]),
+        *notes,
+        *report.notes,
+        *filter(None, [report.disturbance]),
+    ]
 
 
 def _cells(report: PerfReport) -> dict[str, str]:
@@ -329,6 +337,8 @@ class PerfReport:
         Whether windows were short: a rough result, not a figure to quote.
     measured : tuple of PerfPoint
         Of a prediction: an earlier measurement of the same loads and configurations, drawn with it.
+    failure : str
+        The error that ended it after the first point, in a sentence; empty without.
 
     Examples
     --------
@@ -347,6 +357,7 @@ class PerfReport:
     quick: bool = False
     simulated: bool = False
     measured: tuple[PerfPoint, ...] = ()
+    failure: str = ""
 
     @property
     def headline(self) -> str:
@@ -362,6 +373,8 @@ class PerfReport:
             words += ", quick (short windows: good to look at, not to quote)"
         if self.interrupted:
             words += ", interrupted"
+        if self.failure:
+            words += ", ended by an error"
         return words
 
     @property
@@ -382,7 +395,7 @@ class PerfReport:
         return pd.DataFrame([row_of(point) for point in self.points])
 
     def best(self, objective: str = "throughput", *, p99_ms: float | None = None) -> PerfPoint:
-        """Return the best point.
+        """Return the best point of those that were measured.
 
         Parameters
         ----------
@@ -445,7 +458,13 @@ class PerfReport:
         >>> type(report.plot()).__name__
         'PageFigure'
         """
-        return plot(series_of(self), title=self.model, ax=ax, target_ms=target_of(self))
+        return plot(
+            series_of(self),
+            title=self.model,
+            ax=ax,
+            target_ms=target_of(self),
+            finding=finding_of(self),
+        )
 
     def to_csv(self, path: str | Path) -> None:
         """Write perf_analyzer's CSV columns (microseconds), with one file per composing model.
@@ -485,7 +504,7 @@ class PerfReport:
             case ".svg":
                 place.write_text(to_svg(_scenes(self)[-1]), encoding="utf-8")
             case ".png":
-                save_png(series_of(self), place, title=self.model, target_ms=target_of(self))
+                save_png(self.plot(), place)
             case ".csv":
                 write_csv(self, place)
             case ".json":

@@ -18,7 +18,7 @@ from nbtriton.backends.devices.device_set import DeviceSet
 from nbtriton.backends.devices.settings import SimulatedGPUs
 from nbtriton.common import __version__
 from nbtriton.common.closing import Closing
-from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.lab.perf.conditions import Condition, InterpreterWaits, SweptModels, Usage, observed
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.loads import Concurrency, LevelPlan, PeriodicConcurrency, level_values
@@ -30,7 +30,7 @@ from nbtriton.lab.perf.prepare import Data, Workload, check_streaming, sequence_
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.remote import Pending, RemoteServer, Target, remote_server
 from nbtriton.lab.perf.report import PerfReport
-from nbtriton.lab.perf.session import Measure, Session
+from nbtriton.lab.perf.session import NOT_ALL, NOT_RESTORED, Measure, Session, kept
 from nbtriton.lab.perf.sweep import (
     CLIENT_OPTIONS,
     Configuration,
@@ -108,6 +108,7 @@ def run(options: PerfOptions) -> PerfReport:
             ),
             elapsed_s=elapsed_s,
             interrupted=interrupted,
+            failure="; ".join(session.failures),
             quick=options.quick,
         )
 
@@ -333,30 +334,33 @@ def _measure(
         configurator = Configurator(
             options.server, options.model, configurations, options.sweep_models
         )
-    try:
-        for configuration in configurations:
+    interrupted = False
+    with kept(session.points, session.failures, NOT_RESTORED):
+        try:
+            with kept(session.points, session.failures, NOT_ALL):
+                for configuration in configurations:
+                    if configurator is not None:
+                        session.report_loading(configuration)
+                        configurator.apply(configuration)
+                    for workload in plan.workloads:
+                        level_of = partial(
+                            Level,
+                            workload=workload,
+                            streaming=options.streaming,
+                            rule=options.stability_rule(),
+                            plan=windows,
+                            request_count=options.request_count or levels.whole,
+                            seed=options.seed,
+                            configuration=configuration,
+                            version=options.model_version or -1,
+                        )
+                        session.search(levels, level_of)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
             if configurator is not None:
-                session.report_loading(configuration)
-                configurator.apply(configuration)
-            for workload in plan.workloads:
-                level_of = partial(
-                    Level,
-                    workload=workload,
-                    streaming=options.streaming,
-                    rule=options.stability_rule(),
-                    plan=windows,
-                    request_count=options.request_count or levels.whole,
-                    seed=options.seed,
-                    configuration=configuration,
-                    version=options.model_version or -1,
-                )
-                session.search(levels, level_of)
-    except KeyboardInterrupt:
-        return True
-    finally:
-        if configurator is not None:
-            configurator.restore()
-    return False
+                configurator.restore()
+    return interrupted
 
 
 def server_options(server: Server | None) -> dict[str, Any]:
@@ -395,7 +399,9 @@ def environment_of(target: Target, others: Others | None = None) -> Mapping[str,
                 torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
             ]
     if isinstance(target, RemoteServer):
-        environment["server"] = target.describe()
+        # One that no longer answers has been measured nevertheless.
+        with contextlib.suppress(TritonError):
+            environment["server"] = target.describe()
     if (simulated := _simulated_gpus(target)) is not None:
         environment["gpus"] = str(simulated)
     if others is not None and (cores := others.cores) is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from nbtriton.lab.perf.loads import LevelPlan, Load
@@ -15,6 +16,21 @@ from nbtriton.lab.perf.sweep import Configuration
 # Measures one level until its verdict, and calls the function with its progress. Returns the point (None if
 # interrupted before its first window), and whether it was interrupted.
 Measure = Callable[[Level, Callable[[LevelProgress], None]], tuple[PerfPoint | None, bool]]
+
+# What an error has ended.
+NOT_ALL = "ended before all levels were measured"
+NOT_RESTORED = "a model or the server does not have its own configuration again"
+
+
+@contextlib.contextmanager
+def kept(points: Sequence[object], failures: list[str], what: str) -> Iterator[None]:
+    """Keep what is measured: an error is added to the failures, and raised only where there is no point."""
+    try:
+        yield
+    except Exception as error:
+        if not points:
+            raise
+        failures.append(f"{what}: {type(error).__name__}: {error}")
 
 
 class Session:
@@ -31,7 +47,7 @@ class Session:
     Attributes
     ----------
     points : list of PerfPoint
-    notes : list of str
+    notes, failures : list of str
     """
 
     def __init__(
@@ -46,6 +62,7 @@ class Session:
         self._loads, self._target_ms = loads, target_ms
         self.points: list[PerfPoint] = []
         self.notes: list[str] = []
+        self.failures: list[str] = []
         self._measure_level = measure
         self._total = total
         self._observer = GuardedObserver(observer)
