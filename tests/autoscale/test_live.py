@@ -160,6 +160,20 @@ def test_no_more_instances_are_busy_than_there_are(server: nt.Server, gate: Gate
     assert 0 < look.work <= 1
 
 
+def test_instances_that_somebody_sets_meanwhile_stay(server: nt.Server):
+    class Late(Policy):
+        def decide(self, looks, changes):
+            server.load(three, name="m")
+            return 2, "there is work"
+
+    three = echo("instance_group { count: 3 kind: KIND_CPU }")
+    server.load(echo(), gated(Gate(is_open=True)), name="m")
+    with Autoscale(server, "m", Late(1, 4, 20.0, look_s=WAIT_S)) as scaling:
+        scaling._step()
+        assert count(server) == 3
+        assert "changed meanwhile" in repr(scaling)
+
+
 def test_a_second_call_takes_the_place_of_the_first(server: nt.Server):
     server.load(echo(), gated(Gate(is_open=True)), name="m")
     first = nt.autoscale(server, "m", p99_ms=20)

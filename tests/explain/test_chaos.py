@@ -246,6 +246,18 @@ def test_an_interrupt_restores_the_model_and_leaves_what_was_seen(server):
     assert server.infer("double", ONES)["OUT"].tolist() == [[2, 2, 2, 2]]
 
 
+def test_a_model_that_was_unloaded_meanwhile_stays_unloaded(server):
+    runtime = server.engine.registry.resolve("double")
+
+    def unload(progress):
+        for instance in runtime.instances():
+            instance.recovery.down = True  # lost for good
+        server.unload("double")
+
+    nt.chaos(server, "double", faults={"raise": 0.1}, duration_s=0.3, observer=unload)
+    assert server.models() == ()
+
+
 def test_a_second_interrupt_leaves_no_faults_and_no_clients(server, monkeypatch):
     before = backend_instances(server)
     end = _Experiment.end

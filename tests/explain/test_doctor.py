@@ -237,6 +237,44 @@ def test_a_test_leaves_nothing_behind(server, planted):
     assert set(nt.events(server).model) == set()
 
 
+def test_the_largest_batch_is_tested_where_its_inputs_are_not_too_large(server):
+    import triton_python_backend_utils as pb_utils
+
+    class Small:
+        def execute(self, requests):
+            found = []
+            for request in requests:
+                x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+                if len(x) > 64:
+                    raise ValueError("no more than 64")
+                found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", x * 2)]))
+            return found
+
+    server.load(echo("dynamic_batching { }", max_batch_size=128), Small, name="m")
+    (finding,) = nt.doctor(server, "m", test=True).findings
+    assert "its max_batch_size, 128 rows" in finding.text
+    assert "no more than 64" in finding.text
+    server.load(echo("dynamic_batching { }", max_batch_size=1 << 30), Small, name="m")
+    (finding,) = nt.doctor(server, "m", test=True).findings
+    assert finding.severity == "hint"
+    assert finding.text.endswith("rows, is too large")
+
+
+def test_the_models_that_were_tested_are_told(server, planted):
+    server.load(echo("dynamic_batching { }"), planted.GOOD["double"], name="m")
+    server.load(
+        ensemble_text(
+            ("m", {"IN": "A"}, {"OUT": "B"}), inputs={"A": "FP32[4]"}, outputs={"B": "FP32[4]"}
+        ),
+        name="e",
+    )
+    found = nt.doctor(server, test=True)
+    assert found.tested == ("m",)
+    assert found.headline == "2 models looked at, 1 of them tested: nothing wrong"
+    assert nt.doctor(server, "m", test=True).headline.startswith("1 model looked at and tested: ")
+    assert nt.doctor(server, "e", test=True).headline == "1 model looked at: 1 hint"
+
+
 def test_models_that_cannot_be_tested_say_so(server, tmp_path):
     server.load(echo("sequence_batching { }"), gated(Gate(is_open=True)), name="s")
     (finding,) = nt.doctor(server, "s", test=True).findings

@@ -404,6 +404,11 @@ def test_a_model_and_an_ensemble_of_a_server_are_explained():
         assert "<table" in found._repr_html_()
         with pytest.raises(NotFoundError):
             nt.why(server, "n")
+        history = server.history
+        server.history = lambda: (server.unload("e"), history())[1]
+        with pytest.raises(NotFoundError, match="'e' was unloaded while"):
+            nt.why(server, "e")
+        del server.history
         server.load(echo("dynamic_batching { }", max_batch_size=4), name="m")
         assert nt.why(server, "m").requests == 0  # of this configuration
     with nt.Server(gpus=(), recorder=False) as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from nbtriton.lab.perf.loads import RequestIntervals, send_times_ns
 from nbtriton.lab.perf.traffic import Repeated
 from nbtriton.lab.simulate.core.loads import OpenLoop
 from nbtriton.lab.simulate.model_profile import EngineCosts, Profile
-from nbtriton.lab.simulate.prediction import _PLACE, whatif, with_measurement
+from nbtriton.lab.simulate.prediction import _PLACE, _with_ranges, whatif, with_measurement
 from nbtriton.lab.simulate.server import SimulatedServer
 from tests.simulate.profiles import chain, config, model_profile, profile
 
@@ -237,6 +238,17 @@ def test_a_prediction_without_an_answer_is_compared_with_nothing():
     none = tuple(replace(one, infer_per_s=0.0, request_count=0) for one in prediction.points)
     refused = replace(prediction, points=none)
     assert with_measurement(refused, measured) == refused
+
+
+def test_a_bound_in_which_nothing_is_answered_is_no_end_of_the_p99_range():
+    point = only(whatif(profile({(1, 1): 1.0}), concurrency=1))
+    low_us, high_us = point.latency_p99_range_us
+    assert _with_ranges(point, [point, point]).latency_p99_range_us is not None
+    nothing = replace(point, infer_per_s=0.0, latency_p99_us=math.nan)
+    found = _with_ranges(point, [point, nothing, point])
+    assert found.latency_p99_range_us is None
+    assert found.infer_per_s_range[0] == 0
+    assert low_us < high_us
 
 
 def test_a_prediction_has_the_range_of_what_its_measurements_allow():

@@ -25,6 +25,7 @@ from nbtriton.extensions.twin.statistics import (
     traffic_of,
 )
 from nbtriton.lab.simulate.model_profile import EngineCosts
+from nbtriton.serving.clients.http import HttpClient
 from nbtriton.types import Profile
 from tests.until import until
 
@@ -117,7 +118,19 @@ def test_a_stall_is_none_of_the_spread():
 
 def test_of_several_versions_the_highest_counts():
     document = {"model_stats": [entry({}, version=9), entry({}, version=10), entry({}, version=2)]}
-    assert latest_entries(document)["m"]["version"] == "10"
+    (found,) = latest_entries([document])
+    assert found["m"]["version"] == "10"
+
+
+def test_a_version_that_another_one_gave_way_to_counts_from_the_first_look():
+    old, new = entry({1: (1000, 10**9)}), entry({1: (5, 10**9)}, version=2)
+    later = entry({1: (1010, 10**9)})
+    first, last = latest_entries([{"model_stats": [old, new]}, {"model_stats": [later]}])
+    assert traffic_of(first["m"], last["m"], 1.0).requests == 10
+    # One that has come meanwhile counts from its begin.
+    first, last = latest_entries([{"model_stats": [old]}, {"model_stats": [later, new]}])
+    assert first == {}
+    assert last["m"]["version"] == "2"
 
 
 def test_a_step_is_asked_by_its_ensemble_too():
@@ -254,19 +267,29 @@ def test_a_stop_while_the_statistics_are_read_makes_the_rates_a_range(far: nt.Se
     def monotonic() -> float:
         return time.monotonic() + jumped_s
 
-    def read(document):
+    statistics = HttpClient.statistics
+
+    def read(client):
         nonlocal jumped_s
+        document = statistics(client)
         jumped_s = 30.0  # the first reading was followed by a stop, before the time was taken
-        return latest_entries(document)
+        return document
 
     clock = SimpleNamespace(
         monotonic=monotonic, sleep=time.sleep, perf_counter=time.perf_counter, thread_time=time.thread_time
     )  # fmt: skip
     monkeypatch.setattr(twins, "time", clock)
-    monkeypatch.setattr(twins, "latest_entries", read)
+    monkeypatch.setattr(HttpClient, "statistics", read)
+    looked_s = []
+    visit = visits(far, "slow")
+
+    def observe(progress):
+        looked_s.append(time.monotonic())
+        visit(progress)
+
     began_s = time.monotonic()
-    found = nt.twin(url_of(far), "slow", duration_s=0.5, observer=visits(far, "slow"))
-    most_s = 30 + time.monotonic() - began_s
+    found = nt.twin(url_of(far), "slow", duration_s=0.5, observer=observe)
+    most_s = 30 + looked_s[-1] - began_s
     slow = found.traffic.set_index("model").loc["slow"]
     (note,) = (note for note in found.notes if "took long to be read" in note)
     low, high = (int(share) / 100 for share in re.findall(r"(\d+)%", note))

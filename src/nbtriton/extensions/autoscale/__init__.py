@@ -228,6 +228,9 @@ class Autoscale(Stopping):
         if count == look.instances:
             return pause_s
         wanted = server.engine.inspection.user_config(self.model)
+        if server.config(self.model) != config:
+            self.reason = "its configuration was changed meanwhile"
+            return pause_s
         _group(config).count = count
         del wanted.instance_group[:]
         wanted.instance_group.extend(config.instance_group)

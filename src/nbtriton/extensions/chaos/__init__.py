@@ -411,8 +411,11 @@ class _Experiment:
             if time.monotonic() > deadline_s:
                 break
             wait_in_slices(pause.wait, _POLL_S / 2)
+        serving = (
+            self._server.engine.registry.runtimes()
+        )  # others may have unloaded it, or loaded it anew
         for runtime in self._runtimes:
-            if any(instance.recovery.down for instance in runtime.instances()):
+            if runtime in serving and any(one.recovery.down for one in runtime.instances()):
                 self._server.load(
                     self._server.engine.inspection.user_config(runtime.name), name=runtime.name
                 )

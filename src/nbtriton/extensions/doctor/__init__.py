@@ -15,7 +15,7 @@ from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonEr
 from nbtriton.drawing.living import advice_html
 from nbtriton.drawing.numbers import counted
 from nbtriton.drawing.table import table_text
-from nbtriton.extensions.doctor.model_tests import LIMIT_S, model_findings
+from nbtriton.extensions.doctor.model_tests import LIMIT_S, model_findings, untested
 from nbtriton.extensions.doctor.settings_rules import Finding, as_cell, settings_findings
 from nbtriton.extensions.doctor.validation import validate_repository
 from nbtriton.lab.explain.findings import IN_PROCESSES, Settings
@@ -74,13 +74,13 @@ class Diagnosis:
     models : tuple of str
     findings : tuple of Finding
         The most severe first.
-    tested : bool
-        Whether the models themselves were tested.
+    tested : tuple of str
+        The models that were tested themselves.
     """
 
     models: tuple[str, ...]
     findings: tuple[Finding, ...]
-    tested: bool = False
+    tested: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -96,7 +96,10 @@ class Diagnosis:
             if (n := sum(finding.severity == severity for finding in self.findings))
         ]
         models = f"{len(self.models)} model{'s' * (len(self.models) != 1)}"
-        return f"{models} looked at{' and tested' * self.tested}: {', '.join(counts) or 'nothing wrong'}"
+        tested = " and tested" if self.tested else ""
+        if tested and len(self.tested) < len(self.models):
+            tested = f", {len(self.tested)} of them tested"
+        return f"{models} looked at{tested}: {', '.join(counts) or 'nothing wrong'}"
 
     def __repr__(self) -> str:
         if not self.findings:
@@ -228,10 +231,10 @@ def doctor(
 
 
 def _diagnosis(
-    models: Sequence[str], findings: Sequence[Finding], *, tested: bool = False
+    models: Sequence[str], findings: Sequence[Finding], tested: Sequence[str] = ()
 ) -> Diagnosis:
     return Diagnosis(
-        tuple(models), tuple(sorted(findings, key=lambda one: (one.rank, one.model))), tested
+        tuple(models), tuple(sorted(findings, key=lambda one: (one.rank, one.model))), tuple(tested)
     )
 
 
@@ -294,6 +297,7 @@ def _of_server(
     names = [name] if name else known
     configs = registry.configs()
     findings: list[Finding] = []
+    tested: list[str] = []
     began_s = time.monotonic()
     for index, one in enumerate(names):
         if one not in configs:
@@ -310,10 +314,12 @@ def _of_server(
         findings += (waiting_finding(one, wait) for wait in waits if is_waiting(wait))
         far = (way_sentence(model, only_long=True) for model in models)
         findings += (_far(one, sentence) for sentence in far if sentence)
+        if test and not untested(configs[one]):
+            tested.append(one)
         if test and not (is_ensemble(configs[one]) and not name):
             told = partial(_tell, observer, began_s, one, index, len(names))
             findings += model_findings(server, one, inputs, limit_s=duration_s, on_test=told)
-    return _diagnosis(names, findings, tested=test)
+    return _diagnosis(names, findings, tested)
 
 
 def _tell(

@@ -62,7 +62,8 @@ _SUFFIX = "__doctor"
 # Rows that differ from each other, and rounds with two concurrent instances.
 _ROWS = 4
 _ROUNDS = 40
-_MOST_ROWS = 64
+# A request of max_batch_size rows is left out where its inputs have more bytes.
+_MOST_BYTES = 1 << 28
 # Requests of all tests, some of them several at once.
 _SENDS = 2 * _ROWS + 2 * _ROWS + 3 + _ROUNDS
 LIMIT_S = 30.0
@@ -101,15 +102,20 @@ def model_findings(
         Called before each request: how many were sent, of about how many, and the test.
     """
     config = server.config(name)
-    if is_ensemble(config):
-        return [_skipped(name, "an ensemble has no code of its own: test the models of its steps")]
-    if config.HasField("sequence_batching"):
-        return [
-            _skipped(name, "what a sequence model answers depends on its sequence, as it should")
-        ]
+    if why := untested(config):
+        return [_skipped(name, why)]
     with _copied(server, name, config) as copy:
         tester = _Tester(server, copy, name, config, inputs, limit_s, on_test)
         return tester.run()
+
+
+def untested(config: ModelConfig) -> str:
+    """Return why a model is not tested; empty where it is."""
+    if is_ensemble(config):
+        return "an ensemble has no code of its own: test the models of its steps"
+    if config.HasField("sequence_batching"):
+        return "what a sequence model answers depends on its sequence, as it should"
+    return ""
 
 
 def _skipped(name: str, why: str) -> Finding:
@@ -324,7 +330,12 @@ class _Tester:
 
     def _test_largest(self) -> None:
         most = self.config.max_batch_size
-        if most <= self._count or most > _MOST_ROWS:
+        if most <= self._count:
+            return
+        if most * sum(value.nbytes for value in self._rows[0].values()) > _MOST_BYTES:
+            self._findings.append(
+                _skipped(self.name, f"a batch of its max_batch_size, {most} rows, is too large")
+            )
             return
         with self._failing("runs", f"it fails on a batch of its max_batch_size, {most} rows"):
             self._of_rows(*(self._rows[index % self._count] for index in range(most)))

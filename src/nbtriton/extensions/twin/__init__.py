@@ -163,7 +163,7 @@ def instances_of(config: ModelConfig) -> int:
 
 
 # The statistics of all models, the time of their reading in seconds, and how much earlier or later it may have been.
-_Look = tuple[dict[str, Entry], float, float]
+_Look = tuple[Mapping[str, Any], float, float]
 
 # Looks at the statistics; calls that measure the way there and back.
 _LOOKS = 21
@@ -244,7 +244,9 @@ def twin(
             interrupted = True
             if len(looks) < 2:
                 raise
-        (first_ones, began_s, before_s), (last_ones, ended_s, after_s) = looks[0], looks[-1]
+        (_, began_s, before_s), (_, ended_s, after_s) = looks[0], looks[-1]
+        entries = latest_entries([document for document, *_ in looks])
+        first_ones, last_ones = entries[0], entries[-1]
         configs = {name: client.config(name) for name in last_ones}
         if model is not None and model not in configs:
             has = f"{url} has no model '{model}'; it has {', '.join(configs) or 'none'}"
@@ -254,7 +256,7 @@ def twin(
         where = f"{client.protocol}://{client.url}"
     seconds, unsure_s = ended_s - began_s, before_s + after_s
     traffic = {name: traffic_of(first_ones.get(name), last_ones[name], seconds) for name in configs}
-    models, notes = _models(configs, [entries for entries, *_ in looks], given["at_once"])
+    models, notes = _models(configs, entries, given["at_once"])
     if unsure_s > _UNSURE * seconds:
         most = f"to {seconds / (seconds - unsure_s):.0%}" if unsure_s < seconds else "or more"
         least = f"{seconds / (seconds + unsure_s):.0%}"
@@ -302,9 +304,9 @@ def _looks(client: Client[Any], seconds: float, observer: Observer | None) -> It
     for look in range(_LOOKS):
         time.sleep(max(0.0, began_s + seconds * look / (_LOOKS - 1) - time.monotonic()))
         before_s = time.monotonic()
-        entries = latest_entries(client.statistics())
+        document = client.statistics()
         after_s = time.monotonic()
-        yield entries, (before_s + after_s) / 2, (after_s - before_s) / 2
+        yield document, (before_s + after_s) / 2, (after_s - before_s) / 2
         if observer is not None:
             elapsed_s = after_s - began_s
             observer(

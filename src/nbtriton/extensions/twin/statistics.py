@@ -78,14 +78,17 @@ class Traffic:
     request_us: float
 
 
-def latest_entries(document: Mapping[str, Any]) -> dict[str, Entry]:
-    """Return the statistics of each model's highest version."""
-    found: dict[str, Entry] = {}
-    for entry in document["model_stats"]:
-        name = str(entry["name"])
-        if name not in found or int(entry["version"]) > int(found[name]["version"]):
-            found[name] = entry
-    return found
+def latest_entries(documents: Sequence[Mapping[str, Any]]) -> list[dict[str, Entry]]:
+    """Return for each look the statistics of the versions that are the models' highest at the last one."""
+    looks = [
+        {(str(one["name"]), int(one["version"])): one for one in document["model_stats"]}
+        for document in documents
+    ]
+    latest = dict(sorted(looks[-1]))
+    return [
+        {name: look[name, number] for name, number in latest.items() if (name, number) in look}
+        for look in looks
+    ]
 
 
 def times_of(looks: Sequence[Entry]) -> dict[int, Times]:

@@ -13,7 +13,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.checks import NAME, PROFILE, SERVER, check, optional
-from nbtriton.common.errors import TritonError
+from nbtriton.common.errors import NotFoundError, TritonError
 from nbtriton.drawing.living import advice_html, advice_text
 from nbtriton.drawing.numbers import measure
 from nbtriton.drawing.table import Column, Link, notes_html, table_html, table_text
@@ -207,6 +207,8 @@ def _record(
     from nbtriton.runtime.engine.status import way_sentence
 
     models = [one for one in server.history().models if one.model.name == settings.name]
+    if not models:
+        raise NotFoundError(f"model '{settings.name}' was unloaded while its record was read")
     since = max((one.changes[-1].at_ns for one in models if one.changes), default=0)
     latest = max(models, key=lambda one: one.model.version)
     return ModelRecord(

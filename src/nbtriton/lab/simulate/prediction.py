@@ -229,14 +229,19 @@ def _conditions(point: PerfPoint) -> tuple[object, ...]:
 
 
 def _with_ranges(point: PerfPoint, others: Sequence[PerfPoint]) -> PerfPoint:
-    """Return a point with the ranges of throughput and p99 latency that several simulations span."""
+    """Return a point with the ranges of throughput and p99 latency that several simulations span.
+
+    Where one of them has answered nothing, no p99 latency is an end of the range.
+    """
     rates = [each.infer_per_s for each in others]
     tails_us = [each.latency_p99_us for each in others]
     tail = 1 + _TAIL_MARGIN
     return replace(
         point,
         infer_per_s_range=(min(rates) * (1 - _COUNT_MARGIN), max(rates) * (1 + _COUNT_MARGIN)),
-        latency_p99_range_us=(min(tails_us) / tail, max(tails_us) * tail),
+        latency_p99_range_us=None
+        if any(map(math.isnan, tails_us))
+        else (min(tails_us) / tail, max(tails_us) * tail),
     )
 
 
