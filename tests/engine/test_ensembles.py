@@ -13,6 +13,7 @@ from nbtriton.common.errors import (
     InvalidArgumentError,
     ModelError,
     NotFoundError,
+    TritonError,
     UnavailableError,
 )
 from nbtriton.runtime.engine import Server
@@ -885,3 +886,20 @@ def test_a_step_gets_its_inputs_by_their_names_in_every_process(server: Server):
     server.load(text, name="e")
     server.infer("e", {"X": ones()})
     assert seen == [names]
+
+
+def test_an_input_that_cannot_be_reshaped_fails_its_request_alone(server: Server):
+    torch = pytest.importorskip("torch")
+
+    class Lost(torch.Tensor):
+        """As a tensor on a device that has failed."""
+
+        def reshape(self, *shape):
+            raise RuntimeError("the device is lost")
+
+    server.load(echo(max_batch_size=0), lambda IN: {"OUT": IN}, name="m")
+    server.load(chain("m"), name="e")
+    with pytest.raises(TritonError, match=r"in ensemble 'e', .*the device is lost"):
+        server.infer("e", {"X": torch.ones(1, 4).as_subclass(Lost)})
+    assert server.infer("e", {"X": ones()})["Y"].shape == (1, 4)
+    assert server.unload("e", timeout_s=WAIT_S)

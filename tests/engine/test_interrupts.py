@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import nbtriton as nt
 from nbtriton.common.errors import CancelledError, EngineStoppedError, InternalError
 from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.lifecycle.model_builder import ModelBuilder
 from nbtriton.runtime.interrupts import INTERRUPTS, interrupts_deferred
 from tests.children import run_python
 from tests.engine.support import WAIT_S, Gate, echo, ensemble_text, fields, gated, ones, row, waited
@@ -212,6 +214,37 @@ def test_an_interrupted_load_keeps_the_served_version(server: Server):
     waited(ended)  # the half-loaded version is released
     server.load(echo(), lambda IN: {"OUT": IN + 5}, name="m")
     assert server.infer("m", {"IN": row(1)})["OUT"][0, 0] == 6
+
+
+@pytest.mark.parametrize("call", ["load", "set_options", "load_repository"])
+def test_an_interrupt_after_a_version_is_made_leaves_none_without_an_owner(
+    call: str, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    build, made = ModelBuilder.build, []
+
+    def build_interrupted(*arguments, **options):
+        made.append(build(*arguments, **options))
+        signal.raise_signal(signal.SIGINT)
+        return made[-1]
+
+    if call == "set_options":
+        server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text(echo())
+    source = "class TritonPythonModel:\n    def execute(self, requests): ..."
+    (tmp_path / "m" / "1" / "model.py").write_text(source)
+    control = nt.Server()
+    monkeypatch.setattr(ModelBuilder, "build", build_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        if call == "load":
+            server.load(echo(), lambda IN: {"OUT": IN}, name="m")
+        elif call == "set_options":
+            server.set_options(cache_bytes=1000)
+        else:
+            control.load_repository(tmp_path)
+    (control if call == "load_repository" else server).unload("m", timeout_s=WAIT_S)
+    assert [version.wait_drained(WAIT_S) for version in made] == [True]
+    control.close()
 
 
 def test_an_interrupt_comes_between_the_starts_of_many_instances(

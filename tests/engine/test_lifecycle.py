@@ -3,11 +3,12 @@
 # ruff: noqa: N803 - a model function names its tensors
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -865,6 +866,90 @@ def test_options_bring_no_model_back_that_was_unloaded_meanwhile(server: Server,
     assert [model.name for model in server.models()] == ["n"]
     assert server.infer("n", {"IN": row(3)})["OUT"][0, 0] == 5
     assert "m" not in changed[0]
+
+
+class Opened:
+    """A model of which the next instance waits for the test, once it is told so."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.gate = Gate()
+        self.waits = waits
+
+    def model(self) -> type:
+        opened = self
+
+        class Model:
+            def initialize(self, args):
+                if opened.waits:
+                    opened.waits = False
+                    opened.gate.stand([])
+
+            def execute(self, requests):
+                return []
+
+        return Model
+
+
+@contextlib.contextmanager
+def options_changing(server: Server, opened: Opened) -> Iterator[list[object]]:
+    """Change the options in a thread, which waits for the model until the block ends; yields what came of it."""
+    found: list[object] = []
+
+    def change() -> None:
+        try:
+            found.append(server.set_options(cache_bytes=1000))
+        except LoadError as error:
+            found.append(error)
+
+    opened.waits = True
+    thread = threading.Thread(target=change)
+    thread.start()
+    opened.gate.wait_entered()
+    yield found
+    opened.gate.open()
+    thread.join(WAIT_S)
+
+
+def test_options_are_changed_by_one_caller_at_a_time(server: Server):
+    opened = Opened()
+    server.load(echo(), opened.model(), name="m")
+    with (
+        options_changing(server, opened) as found,
+        pytest.raises(UnavailableError, match="being changed by another caller"),
+    ):
+        server.set_options(cache_bytes=2000)
+    assert found == [("m",)]
+    assert server.options.cache_bytes == 1000
+
+
+def test_an_update_while_the_options_change_is_not_lost(server: Server):
+    opened = Opened()
+    server.load(echo(), opened.model(), name="m")
+    with options_changing(server, opened) as found:
+        server.load(echo("instance_group { count: 2 kind: KIND_CPU }"), name="m")
+    assert "Newer operation" in str(found[0])
+    assert server.options.cache_bytes is None
+    assert len(server.models()[0].instances) == 2
+
+
+def test_a_load_that_began_before_the_options_changed_is_refused(server: Server):
+    opened = Opened(waits=True)
+    found: list[object] = []
+
+    def load() -> None:
+        try:
+            server.load(echo(), opened.model(), name="m")
+        except LoadError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    opened.gate.wait_entered()
+    server.set_options(cache_bytes=1000)
+    opened.gate.open()
+    thread.join(WAIT_S)
+    assert "Newer operation" in str(found[0])
+    assert not server.models()
 
 
 def test_a_version_is_of_its_own_classes_alone(server: Server):

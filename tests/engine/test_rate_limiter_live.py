@@ -9,6 +9,8 @@ import pytest
 
 from nbtriton.common.errors import EngineStoppedError, InvalidArgumentError, LoadError
 from nbtriton.runtime.engine import Server
+from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
+from nbtriton.scheduling import ReturnResources
 
 X = np.ones((1, 1), np.float32)
 CONFIG = """
@@ -102,6 +104,33 @@ def test_close_answers_a_batch_that_waits_for_the_resources_of_another_model():
         for future in (holds, waits):
             assert isinstance(future.exception(0), EngineStoppedError)
         gated.permits.release(2)
+
+
+def test_an_instance_that_is_removed_gives_back_what_nobody_has_yet(monkeypatch):
+    gated, apply = Gated(), ModelRuntime._apply
+
+    def apply_late(runtime, decision, completion):
+        if isinstance(decision, ReturnResources):  # another thread is faster than this one
+            one = threading.Thread(target=server.load, args=(config(3),), kwargs={"name": "waits"})
+            one.start()
+            one.join(60)
+        return apply(runtime, decision, completion)
+
+    monkeypatch.setattr(ModelRuntime, "_apply", apply_late)
+    with Server(rate_limit="execution_count") as server:
+        server.load(config(3), gated.model(), name="holds")
+        server.load(config(3, count=2), gated.model(), name="waits")
+        holds = server.submit("holds", {"IN": X})
+        assert gated.inside.acquire(timeout=60)
+        waits = server.submit("waits", {"IN": X})
+        runtime = server.engine.registry.resolve("waits")
+        for request in runtime.requests_inside():
+            runtime.refuse(request, InvalidArgumentError("given up"))
+        gated.permits.release(2)
+        holds.result(60)
+        assert isinstance(waits.exception(60), InvalidArgumentError)
+        server.infer("holds", {"IN": X})
+        assert server.engine.lifecycle.builder.limiter.resources() == {("r", 0): (0, 3)}
 
 
 def test_R4_V92_an_explicit_limit_that_is_too_small_refuses_the_load():

@@ -367,3 +367,16 @@ def test_the_status_has_what_a_model_counts_itself(server: Server):
     found = status(server).set_index("model")["metrics"]
     assert found.to_dict() == {"counts": "seen_rows 3", "plain": ""}
     assert "metrics" not in status(server, "plain")
+
+
+def test_executions_that_failed_make_no_batch_smaller(server: Server):
+    def model(IN):
+        if IN[0, 0] == 1:
+            raise ValueError("one")
+        return {"OUT": IN}
+
+    server.load(echo(), model, name="m")
+    server.infer("m", {"IN": row(0, 0)})
+    with pytest.raises(ModelError):
+        server.infer("m", {"IN": row(1, 0)})
+    assert status(server, "m").mean_batch_size.item() == 2

@@ -239,3 +239,28 @@ def test_a_callback_may_wait_for_a_request_of_its_own_batch(server: Server):
     assert ensemble.result(WAIT_S)["Y"][0, 0] == 3
     server.infer("busy", {"IN": ones()})  # its instance is through with the callback
     assert seen == [3]
+
+
+def test_custom_batching_gets_inputs_that_are_read_only(server: Server, gate: Gate):
+    writable, answers = [], Answers(2)
+
+    class Strategy:
+        def model_batcher_initialize(self, model):
+            return None
+
+        def model_batch_initialize(self, batcher):
+            return None
+
+        def model_batch_include_request(self, request, batch):
+            writable.append(request.inputs["IN"].flags.writeable)
+            return True
+
+        def model_batch_finalize(self, batch): ...
+
+        def model_batcher_finalize(self, batcher): ...
+
+    server.load(BATCHING, gated(gate), name="m", batching=Strategy())
+    gate.open()
+    send(server, [call(answers, "a"), call(answers, "b")])
+    waited(answers.all)
+    assert writable == [False, False]

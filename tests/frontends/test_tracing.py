@@ -6,6 +6,7 @@ import contextlib
 import json
 import queue
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +24,7 @@ import tritonclient.http as httpclient
 
 import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
+from nbtriton.runtime.engine import TraceSample
 from nbtriton.serving.frontends.tracing import TRACE_LEVELS, TraceValues, Tracing
 from tests.until import until
 
@@ -353,6 +355,16 @@ def test_levels_and_refused_settings(repository, tmp_path):
         client.infer("echo", 1)
         client.infer("cached", 1)
         assert client.written(2)[0]["model_name"] == "cached"
+
+
+def test_a_tensor_in_BF16_needs_no_further_package(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    trace = TraceSample(frozenset({"TENSORS"}), print).begin()
+    given = {"IN": torch.ones(2, dtype=torch.bfloat16), "MORE": np.ones(1, np.int8)}
+    trace.tensors("TENSOR_QUEUE_INPUT", given)
+    found = [(one.tensor, one.datatype, one.array.tolist()) for one in trace.activities]
+    assert found == [("IN", "BF16", [0x3F80, 0x3F80]), ("MORE", "INT8", [1])]
 
 
 # -- which requests, and which files -----------------------------------------------------------------

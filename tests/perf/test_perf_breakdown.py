@@ -46,6 +46,11 @@ def test_PA12_numbers_are_differences():
     assert result.compute_infer_us == pytest.approx(25)
 
 
+def test_executions_that_failed_make_no_batch_smaller():
+    after = stats(entry(requests=4, rows=4, executions={4: 2}))  # one of the two failed
+    assert breakdown(stats(), after, "m").mean_batch_size == 4
+
+
 def test_PA12_the_version_whose_queue_count_grew_the_highest_with_a_warning():
     before = stats(entry(version="1", requests=5), entry(version="9", requests=5))
     after = stats(entry(version="1", requests=5), entry(version="9", requests=6))

@@ -60,8 +60,9 @@ class ServerBreakdown:
 
     @property
     def mean_batch_size(self) -> float:
-        """Inferences per execution; 0 without executions."""
-        return self.inference_count / self.execution_count if self.execution_count else 0.0
+        """Rows per execution, of those that failed too; 0 without executions."""
+        rows = sum(size * executions for size, executions in self.batch_sizes.items())
+        return rows / self.execution_count if self.execution_count else 0.0
 
     @property
     def accounted_us(self) -> float:

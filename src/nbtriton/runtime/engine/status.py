@@ -232,6 +232,7 @@ _FIRST = (
 def _row(model: ModelSnapshot) -> tuple[Any, ...]:
     per_request_us = 1 / (1000 * model.success_count) if model.success_count else float("nan")
     compute_ns = model.compute_input_ns + model.compute_infer_ns + model.compute_output_ns
+    rows = sum(size * executions for size, executions in model.batch_sizes.items())
     kinds = [
         "simulated " * instance.simulated + instance.kind.removeprefix("KIND_")
         for instance in model.instances
@@ -250,7 +251,7 @@ def _row(model: ModelSnapshot) -> tuple[Any, ...]:
         model.fail_count,
         model.inference_count,
         model.execution_count,
-        model.inference_count / model.execution_count if model.execution_count else float("nan"),
+        rows / model.execution_count if model.execution_count else float("nan"),
         round(model.queue_ns * per_request_us, 1),
         round(compute_ns * per_request_us, 1),
     )

@@ -27,6 +27,7 @@ from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import starting_here
 from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
+from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.serving.repository import polling
 from nbtriton.serving.repository.reader import directories_without_version, is_folder_name
 
@@ -235,7 +236,7 @@ class ModelLoader:
     ) -> None:
         name, record = model.name, self.record(model.name)
         record.polled_error = ""
-        with record.busy:
+        with record.busy, interrupts_deferred():  # what is installed is recorded too
             if not force and self._is_current(record, model):
                 record.error = None
                 return

@@ -139,7 +139,11 @@ class EnsembleExecution(ResponseSink):
     def begin(self, completion: Completion | None) -> None:
         """Start the steps whose inputs are the ensemble's."""
         # Without the lock: no step runs yet.
-        ready = self._ready(self.run.start().starts, 0)
+        try:
+            ready = self._ready(self.run.start().starts, 0)
+        except Exception as error:  # a device's, where an input is reshaped
+            ready = []
+            self._fail(as_triton_error(error, self.ensemble.name), completion)
         if not ready:
             self._conclude(completion)
         self._start(ready, completion)

@@ -12,7 +12,7 @@ from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.model.config import InstancePlan, ModelConfig
 from nbtriton.runtime.engine.core.instance import Instance, InstanceOwner
 from nbtriton.runtime.engine.core.request import InferenceRequest
-from nbtriton.runtime.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import interrupts_allowed, interrupts_deferred
 from nbtriton.scheduling import RateLimiter, ResourceNeed, ResourceShortage
 
 
@@ -58,7 +58,11 @@ class Limiter:
         """Forget instances that have finished."""
         for instance in instances:
             with self._lock:
-                starts = self._pop_starts(self._limiter.remove(instance))
+                granted = self._limiter.remove(instance)
+                if instance in self._running:  # it is idle: who was to release them comes later
+                    self._running.remove(instance)
+                    granted += self._limiter.release(instance)
+                starts = self._pop_starts(granted)
             self._start(starts)
 
     def stage(self, instance: Instance, start: Callable[[], None]) -> None:
@@ -71,9 +75,11 @@ class Limiter:
         self._start(starts)
 
     def finished(self, instance: Instance) -> None:
-        """Release an instance's resources."""
+        """Release an instance's resources, unless it was removed with them."""
         with self._lock:
-            self._running.discard(instance)
+            if instance not in self._running:
+                return
+            self._running.remove(instance)
             more = instance in self._starts
             starts = self._pop_starts(self._limiter.release(instance, more=more))
         self._start(starts)
@@ -221,7 +227,7 @@ class InstanceSet:
         added = self._new(fresh, passive=False) | self._new(fresh, passive=True)
         update = InstanceUpdate(self._owner, before, config, added, fresh, removed)
         try:
-            first = self._create(config, fresh, added)
+            first = interrupts_allowed(self._create, config, fresh, added)
         except BaseException:
             self.discard(added.values())
             raise

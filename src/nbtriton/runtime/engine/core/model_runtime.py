@@ -86,7 +86,7 @@ from nbtriton.runtime.engine.core.snapshot import ModelSnapshot
 from nbtriton.runtime.engine.core.threads import Finalizer, SchedulerThread
 from nbtriton.runtime.engine.diagnostics.deadlocks import Blockers
 from nbtriton.runtime.engine.diagnostics.interpreter import InterpreterProbe
-from nbtriton.runtime.interrupts import interrupts_deferred
+from nbtriton.runtime.interrupts import interrupts_allowed, interrupts_deferred
 from nbtriton.scheduling import (
     Batcher,
     Decision,
@@ -248,7 +248,7 @@ class ModelRuntime(UpdatableRuntime):
             The error of the first failing instance, or KeyboardInterrupt.
         """
         try:
-            first = self._instances.create()
+            first = interrupts_allowed(self._instances.create)
         except BaseException:
             self.drain()
             raise
@@ -366,6 +366,8 @@ class ModelRuntime(UpdatableRuntime):
         """Accept requests of the same moment; see `Runtime.submit_many`."""
         if self.sequences is not None or self.cache is not None:
             return super().submit_many(requests, completion)
+        for request in requests if self._strategy is not None else ():  # as in `_enter`
+            request.inputs = {name: read_only(array) for name, array in request.inputs.items()}
         return [self._submit(EventKind.SUBMIT_MANY, requests, completion)] * len(requests)
 
     def _submit(self, kind: int, requests: object, completion: Completion | None) -> bool:
@@ -633,7 +635,9 @@ class ModelRuntime(UpdatableRuntime):
             self._limiter.stage(self._instances.active[decision.instance], start)
         elif isinstance(decision, ReturnResources):
             assert self._limiter is not None
-            self._limiter.finished(self._instances.active[decision.instance])
+            holder = self._instances.active.get(decision.instance)
+            if holder is not None:  # else another thread has removed it, with them
+                self._limiter.finished(holder)
         elif isinstance(decision, RetireInstance):
             if self.history is not None:
                 self.history.retire(self._instances.active[decision.instance].meter)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from nbtriton.model.tensors import datatype_of, shape_of, to_numpy
+from nbtriton.model.tensors import bits_of, datatype_of, shape_of, to_numpy
 
 if TYPE_CHECKING:
     from nbtriton.backends.base import Response
@@ -34,7 +34,7 @@ class Activity(NamedTuple):
 
 
 class TensorActivity(NamedTuple):
-    """A tensor of an input or an output; ``array`` is a separate numpy array."""
+    """A tensor of an input or an output; ``array`` is a separate numpy array, of BF16 the bits as INT16."""
 
     name: str
     tensor: str
@@ -237,10 +237,10 @@ class Trace:
         if self.sample.tensors:
             try:
                 self.activities += [
-                    TensorActivity(
-                        name, tensor, datatype_of(value), shape_of(value), to_numpy(value).copy()
-                    )
+                    TensorActivity(name, tensor, kind, shape_of(value), array_of(value).copy())
                     for tensor, value in tensors.items()
+                    for kind in (datatype_of(value),)
+                    for array_of in (bits_of if kind == "BF16" else to_numpy,)
                 ]
             except Exception:  # such as no memory for them: the request goes on
                 _log.exception("tensors of a request are not in its trace")

@@ -42,6 +42,7 @@ from nbtriton.runtime.engine.lifecycle.loading import (
     settings_of,
 )
 from nbtriton.runtime.engine.lifecycle.options import ServerOptions
+from nbtriton.runtime.interrupts import interrupts_allowed
 from nbtriton.runtime.workers.environment import Environments
 from nbtriton.runtime.workers.resources import WorkerOptions
 
@@ -226,8 +227,8 @@ class ModelBuilder:
         isolation = choose_isolation(
             config, self.options.isolation, source, self._serving(config.name, version)
         )
-        backend, completed = complete_model(
-            config, source, version,
+        backend, completed = interrupts_allowed(
+            complete_model, config, source, version,
             example=example, gpus=gpus, auto_complete=auto_complete, settings=self.settings,
             stand_in=self.options.stand_in, environments=self.environments,
             isolation=isolation.chosen, workers=self.workers,
@@ -246,9 +247,9 @@ class ModelBuilder:
         )
         try:
             # Where the caller gives functions, those of the model are not asked for.
-            own = backend.batching(context) if batching is None else None
-            strategy = find_strategy(context, batching, own)
-            backend.open(context)
+            own = interrupts_allowed(backend.batching, context) if batching is None else None
+            strategy = interrupts_allowed(find_strategy, context, batching, own)
+            interrupts_allowed(backend.open, context)
             runtime = ModelRuntime(
                 context, backend, plan_instances(completed, gpus=gpus), self.scheduler_thread,
                 self.limiter, strategy,
@@ -259,7 +260,7 @@ class ModelBuilder:
             runtime.auto_complete = auto_complete
             runtime.mtime_ns = mtime_ns
             if strategy is not None:
-                strategy.open(context)
+                interrupts_allowed(strategy.open, context)
             self._summarize(runtime)  # its warmup counts (W5)
             runtime.start()
         except Exception as error:

@@ -18,6 +18,7 @@ from nbtriton.common.errors import (
     InvalidArgumentError,
     LoadError,
     TritonError,
+    UnavailableError,
 )
 from nbtriton.model.config import (
     Difference,
@@ -116,6 +117,7 @@ class ModelLifecycle:
         self._begun: dict[str, set[object]] = {}
         # Loads that models ask for while they are loaded: who, and what.
         self._asked: Counter[tuple[str, str]] = Counter()
+        self._changing = False  # the options, in some thread
         self.builder = ModelBuilder.of(registry, server, self._thread, options)
         self._dropped = weakref.finalize(self, drop, registry, self._draining, self._thread)
         self._dropped.atexit = False
@@ -169,7 +171,7 @@ class ModelLifecycle:
         # Not under the lock: the model's own code may load others, or close the server.
         with self.asking([name]), self.loading(name) as begun:
             runtimes, updates = self._make(requests)
-            with self._lock, interrupts_deferred():  # all of it or nothing
+            with self._lock:
                 before = self._registry.entries.get(name)
                 self._put(name, user_config, runtimes, updates, begun)
                 return name, self.remarks(name, before)
@@ -214,12 +216,16 @@ class ModelLifecycle:
 
     @contextlib.contextmanager
     def loading(self, name: str) -> Iterator[object]:
-        """Begin a load of a model; what is yielded is for `install`, which an unload refuses then."""
+        """Begin a load of a model; what is yielded is for `install`, which an unload refuses then.
+
+        What is made meanwhile has an owner at each moment: interrupts are allowed in the slow parts only.
+        """
         begun = object()
         with self._lock:
             self._begun.setdefault(name, set()).add(begun)
         try:
-            yield begun
+            with interrupts_deferred():
+                yield begun
         finally:
             with self._lock:
                 loads = self._begun.get(name, set())
@@ -246,50 +252,71 @@ class ModelLifecycle:
 
     def set_options(self, **changes: Unpack[ServerSettings]) -> tuple[str, ...]:
         """Change options and load the models anew; see `nbtriton.Server.set_options`."""
-        with self._lock:
-            self._registry.check_open()
-            before = self.builder
-            options = before.options.changed(**changes)
-            if options == before.options:
-                return ()
-            self.builder = before.changed(options)
-        # Not under the lock: the models' own code may load others, or close the server.
-        made: list[tuple[Runtime, Runtime]] = []
-        try:
-            for model in self._serving(ModelRuntime):
-                made.append((model, self.builder.rebuild(model)))  # noqa: PERF401 - drained on an error
-        except BaseException as error:
-            if isinstance(error, ConfigError):
-                error.hint = "; ".join(filter(None, (error.hint, _AS_LOADED)))
+        with interrupts_deferred():
             with self._lock:
-                self.builder = before
-            for _, runtime in made:
-                runtime.drain()
-            raise
-        with self._lock, interrupts_deferred():
-            models = self._exchange(made)
-            renewed: list[tuple[Runtime, Runtime]] = []
-            for ensemble in self._serving(EnsembleRuntime):
-                # One that no longer fits its members stays, out of service and with the reason.
-                with contextlib.suppress(ConfigError):
-                    made_anew = self.builder.build(
-                        ensemble.config, None, ensemble.version, directory=ensemble.directory
+                self._registry.check_open()
+                before = self.builder
+                options = before.options.changed(**changes)
+                if options == before.options:
+                    return ()
+                if self._changing:
+                    raise UnavailableError(
+                        "the options of the server are being changed by another caller"
                     )
-                    renewed.append((ensemble, made_anew))
-            return (*models, *self._exchange(renewed))
+                self.builder = before.changed(options)
+                self._changing = True
+                self._begun.clear()  # loads that have begun with the options before
+            # Not under the lock: the models' own code may load others, or close the server.
+            made: list[tuple[Runtime, ModelConfig, Runtime]] = []
+            try:
+                for model in self._serving(ModelRuntime):
+                    made.append((model, model.config, self.builder.rebuild(model)))  # noqa: PERF401 - drained on an error
+                with self._lock:
+                    models = self._exchange(made)
+            except BaseException as error:
+                if isinstance(error, ConfigError):
+                    error.hint = "; ".join(filter(None, (error.hint, _AS_LOADED)))
+                with self._lock:
+                    self.builder = before
+                    self._begun.clear()
+                for _, _, runtime in made:
+                    runtime.drain()
+                raise
+            finally:
+                self._changing = False
+            with self._lock:
+                renewed: list[tuple[Runtime, ModelConfig, Runtime]] = []
+                for ensemble in self._serving(EnsembleRuntime):
+                    # One that no longer fits its members stays, out of service and with the reason.
+                    with contextlib.suppress(ConfigError):
+                        made_anew = self.builder.build(
+                            ensemble.config, None, ensemble.version, directory=ensemble.directory
+                        )
+                        renewed.append((ensemble, ensemble.config, made_anew))
+                return (*models, *self._exchange(renewed))
 
     def _serving(self, kind: type[_R]) -> list[_R]:
         return [runtime for runtime in self._registry.runtimes() if isinstance(runtime, kind)]
 
-    def _exchange(self, made: Iterable[tuple[Runtime, Runtime]]) -> dict[str, list[Runtime]]:
-        """Let versions take the place of others; not of those that were replaced or unloaded meanwhile."""
+    def _exchange(
+        self, made: Sequence[tuple[Runtime, ModelConfig, Runtime]]
+    ) -> dict[str, list[Runtime]]:
+        """Let versions take the place of others; not of those that were replaced or unloaded meanwhile.
+
+        Raises
+        ------
+        LoadError
+            One of the others has been updated meanwhile; nothing has changed.
+        """
         found: dict[str, list[Runtime]] = {}
-        for old, new in made:
+        for old, config, new in made:
             slot = self._slots(old.name).get(old.version)
-            if slot is not None and slot.runtime is old:
-                found.setdefault(old.name, []).append(new)
-            else:
+            if slot is None or slot.runtime is not old:
                 new.drain()
+            elif old.config != config:
+                raise _outdated(old.name)
+            else:
+                found.setdefault(old.name, []).append(new)
         self._registry.check_open()
         for name, runtimes in found.items():
             slots = {**self._slots(name), **{one.version: Slot(one) for one in runtimes}}
@@ -340,7 +367,7 @@ class ModelLifecycle:
         LoadError
             The model was unloaded meanwhile, or one of the updated versions replaced; likewise.
         """
-        with self._lock, interrupts_deferred():
+        with self._lock:
             kept = self._check_current(name, runtimes, updates, begun)
             slots = kept | {runtime.version: Slot(runtime) for runtime in runtimes}
             self._publish(name, user_config, slots, runtimes, updates, agents=True)
@@ -549,7 +576,7 @@ def _outdated(name: str) -> LoadError:
     return LoadError(
         f"load failed for model '{name}': Newer operation has been applied to the model "
         "lifecycle, current load operation is out-dated.",
-        hint="another caller loaded or unloaded the model meanwhile",
+        hint="another caller loaded or unloaded the model, or changed the server's options, meanwhile",
     )
 
 
