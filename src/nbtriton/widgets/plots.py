@@ -44,9 +44,8 @@ class PlotView(StaticView):
         """Write it to a file in the format of the name's ending."""
         path = Path(path)
         if path.suffix == ".png":
-            curves.save_png(
-                curves.plot(self.series, title=self.title, target_ms=self.target_ms), path
-            )
+            figure = curves.plot(self.series, title=self.title, target_ms=self.target_ms)
+            figure.savefig(path, dpi=curves.DPI)
         elif path.suffix == ".csv":
             columns, rows = curve_rows(self.series)
             with path.open("w", newline="", encoding="utf-8") as file:

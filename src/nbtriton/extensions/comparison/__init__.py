@@ -249,12 +249,8 @@ def compare(
                 failures += filter(None, [report.failure])
             if failures or report.interrupted:
                 return Comparison(
-                    names,
-                    tuple(measured),
-                    report.interrupted,
-                    others.disturbance,
-                    "; ".join(failures),
-                )
+                    names, tuple(measured), report.interrupted, others.disturbance, "; ".join(failures),
+                )  # fmt: skip
             points[index] = report.points[0]
         measured.append(tuple(points[index] for index in range(len(all_options))))
     return Comparison(names, tuple(measured), disturbance=others.disturbance)

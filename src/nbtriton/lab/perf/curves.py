@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbtriton.common.packages import needed
@@ -15,6 +14,9 @@ from nbtriton.lab.perf.point import COLUMNS, PerfPoint, describe, option_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Of a PNG file: twice the resolution of a usual screen.
+DPI = 200
 
 
 class Curves(Protocol):
@@ -175,14 +177,6 @@ def _draw(axes: Axes, one: Series, *, latency: bool, per_ms: float, colour: str)
             axes.vlines(point.load, *ends, color=colour, linewidth=1)
         face = colour if point.stable and not one.predicted else "none"
         axes.scatter(point.load, value, facecolors=face, edgecolors=colour, zorder=3)
-
-
-def save_png(figure: Figure, path: Path) -> None:
-    """Write a plot as a PNG file, with twice the resolution of a usual screen."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    figure.savefig(path, dpi=200)
 
 
 def drawn_point(key: str, point: PerfPoint) -> Point:

@@ -20,7 +20,7 @@ from nbtriton.drawing.panels import curve_scenes
 from nbtriton.drawing.scene import Shape, beside, fitting, to_svg
 from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, table_text
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
-from nbtriton.lab.perf.curves import plot, save_png, series_of, target_of
+from nbtriton.lab.perf.curves import DPI, plot, series_of, target_of
 from nbtriton.lab.perf.machine import disturbance
 from nbtriton.lab.perf.point import COLUMNS, PerfPoint, option_text, row_of
 from nbtriton.lab.perf.windows import DRIFT
@@ -103,12 +103,9 @@ def finding_of(report: PerfReport) -> str:
 
 
 def _scenes(report: PerfReport) -> list[Shape]:
-    return curve_scenes(
-        series_of(report),
-        title=report.model,
-        target_ms=target_of(report),
-        finding=finding_of(report),
-    )
+    series, target_ms = series_of(report), target_of(report)
+    finding = finding_of(report)
+    return curve_scenes(series, title=report.model, target_ms=target_ms, finding=finding)
 
 
 def text(report: PerfReport) -> str:
@@ -277,12 +274,7 @@ def _notes(report: PerfReport) -> list[str]:
                 "; longer windows (--measurement-interval) or more of them (--max-trials) may help"
             )
         notes.insert(0, words)
-    return [
-        *filter(None, [report.failure]),
-        *notes,
-        *report.notes,
-        *filter(None, [report.disturbance]),
-    ]
+    return [*notes, *report.notes, *filter(None, [report.failure, report.disturbance])]
 
 
 def _cells(report: PerfReport) -> dict[str, str]:
@@ -459,12 +451,8 @@ class PerfReport:
         'PageFigure'
         """
         return plot(
-            series_of(self),
-            title=self.model,
-            ax=ax,
-            target_ms=target_of(self),
-            finding=finding_of(self),
-        )
+            series_of(self), title=self.model, ax=ax, target_ms=target_of(self), finding=finding_of(self),
+        )  # fmt: skip
 
     def to_csv(self, path: str | Path) -> None:
         """Write perf_analyzer's CSV columns (microseconds), with one file per composing model.
@@ -504,7 +492,7 @@ class PerfReport:
             case ".svg":
                 place.write_text(to_svg(_scenes(self)[-1]), encoding="utf-8")
             case ".png":
-                save_png(self.plot(), place)
+                self.plot().savefig(place, dpi=DPI)
             case ".csv":
                 write_csv(self, place)
             case ".json":

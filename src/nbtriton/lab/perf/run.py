@@ -343,18 +343,7 @@ def _measure(
                         session.report_loading(configuration)
                         configurator.apply(configuration)
                     for workload in plan.workloads:
-                        level_of = partial(
-                            Level,
-                            workload=workload,
-                            streaming=options.streaming,
-                            rule=options.stability_rule(),
-                            plan=windows,
-                            request_count=options.request_count or levels.whole,
-                            seed=options.seed,
-                            configuration=configuration,
-                            version=options.model_version or -1,
-                        )
-                        session.search(levels, level_of)
+                        session.search(options, levels, windows, workload, configuration)
         except KeyboardInterrupt:
             interrupted = True
         finally:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from nbtriton.lab.perf.loads import LevelPlan, Load
-from nbtriton.lab.perf.measure import Level
+from nbtriton.lab.perf.loads import LevelPlan
+from nbtriton.lab.perf.measure import Level, WindowPlan
+from nbtriton.lab.perf.options import PerfOptions
 from nbtriton.lab.perf.point import PerfPoint, describe
+from nbtriton.lab.perf.prepare import Workload
 from nbtriton.lab.perf.progress import GuardedObserver, LevelProgress, Observer, PerfProgress
 from nbtriton.lab.perf.sweep import Configuration
 
@@ -70,7 +72,14 @@ class Session:
         self._measured = 0
         self._started_s = self._level_started_s = time.monotonic()
 
-    def search(self, plan: LevelPlan, level_of: Callable[[Load], Level]) -> None:
+    def search(
+        self,
+        options: PerfOptions,
+        plan: LevelPlan,
+        windows: WindowPlan,
+        workload: Workload,
+        configuration: Configuration,
+    ) -> None:
         """Measure the levels of one configuration and workload.
 
         Raises
@@ -78,6 +87,11 @@ class Session:
         KeyboardInterrupt
             Interrupted by the user; `points` has the finished levels.
         """
+        level_of = partial(
+            Level, workload=workload, streaming=options.streaming, rule=options.stability_rule(), plan=windows,
+            request_count=options.request_count or plan.whole, seed=options.seed, configuration=configuration,
+            version=options.model_version or -1,
+        )  # fmt: skip
         search = plan.search()
         first = self._done
         value = next(search)

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Unpack
 
 from nbtriton.common.errors import InvalidArgumentError
@@ -148,16 +147,7 @@ def whatif(
             target = sweep.target(configuration)
             in_force |= {name: normalize(config, name=name) for name, config in target.items()}
             for workload in found:
-                level_of = partial(
-                    Level,
-                    workload=workload,
-                    rule=perf_options.stability_rule(),
-                    plan=windows,
-                    request_count=perf_options.request_count or levels.whole,
-                    seed=perf_options.seed,
-                    configuration=configuration,
-                )
-                session.search(levels, level_of)
+                session.search(perf_options, levels, windows, workload, configuration)
     except KeyboardInterrupt:
         interrupted = True
     return PerfReport(
