@@ -11,6 +11,7 @@ from nbtriton.common.errors import EngineStoppedError, InvalidArgumentError, Loa
 from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.scheduling import ReturnResources
+from tests.until import until
 
 X = np.ones((1, 1), np.float32)
 CONFIG = """
@@ -104,6 +105,26 @@ def test_close_answers_a_batch_that_waits_for_the_resources_of_another_model():
         for future in (holds, waits):
             assert isinstance(future.exception(0), EngineStoppedError)
         gated.permits.release(2)
+
+
+def test_L16_a_removed_instance_releases_its_resources_after_its_batch():
+    gated = Gated()
+    with Server(rate_limit="execution_count") as server:
+        limiter = server.engine.lifecycle.builder.limiter
+        server.load(config(3, count=2), gated.model(), name="m")
+        runtime = server.engine.registry.resolve("m")
+        first = server.submit("m", {"IN": X})
+        assert gated.inside.acquire(timeout=60)
+        (busy,) = [instance for instance in runtime.instances() if instance.busy]
+        server.load(config(3), name="m")
+        second = server.submit("m", {"IN": X})
+        assert limiter.resources() == {("r", 0): (3, 3)}
+        assert not gated.inside.acquire(blocking=False)
+        gated.permits.release(2)
+        for future in (first, second):
+            future.result(60)
+        assert until(lambda: busy not in runtime.instances())
+        assert until(lambda: limiter.resources() == {("r", 0): (0, 3)})
 
 
 def test_an_instance_that_is_removed_gives_back_what_nobody_has_yet(monkeypatch):

@@ -30,7 +30,6 @@ class LimiterPair:
         self.executions: Counter[int] = Counter()
         self.staged: list[tuple[int, int, int]] = []  # rank, order of staging, key
         self.running: set[int] = set()
-        self.retiring: set[int] = set()  # removed while running
         self.count = 0
         self.steps = 0
         self.waits: Counter[int] = Counter()
@@ -62,27 +61,21 @@ class LimiterPair:
     def release(self, key: int, more: bool) -> None:
         self.running.remove(key)
         self.executions[key] += 1
-        if key in self.retiring:
-            self.retiring.remove(key)
-            del self.members[key]
-        elif more:
+        if more:
             self._stage(key)
         # Staging and release grant one instance each (R8).
-        tries = 2 if more and key in self.members else 1
-        self._compare(self.limiter.release(key, more=more), tries)
+        self._compare(self.limiter.release(key, more=more), 2 if more else 1)
 
     def remove(self, key: int) -> None:
         if key in self.running:
-            self.retiring.add(key)
-        else:
-            del self.members[key]
+            self.release(key, False)
+        del self.members[key]
         self.staged = [entry for entry in self.staged if entry[2] != key]
         self._compare(self.limiter.remove(key))
 
     def drain(self) -> None:
         while self.running:
             self.release(min(self.running), False)
-        assert not self.retiring
         assert not self.staged, "an instance waits though all resources are free"
         assert all(used == 0 for used, _ in self.limiter.pools().values())
 

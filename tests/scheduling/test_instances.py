@@ -242,26 +242,12 @@ def test_new_sequences_are_for_the_other_instances_until_a_lost_one_is_resumed(s
 # -- rate limiter ----------------------------------------------------------------------------------
 
 
-def test_L16_a_removed_instance_releases_its_resources_after_its_batch():
-    limiter = RateLimiter()
-    for key in "ab":
-        limiter.add(key, [ResourceNeed("R", 2)])
-    assert limiter.stage("a") == ["a"]
-    assert limiter.stage("b") == []
-    assert limiter.remove("a") == []
-    assert limiter.pools() == {("r", 0): (2, 2)}
-    assert limiter.release("a", more=True) == ["b"]
-    limiter.release("b")
-    limiter.remove("b")
-    assert limiter.pools() == {}
-
-
 def test_L16_the_pool_shrinks_to_the_largest_remaining_need():
     limiter = RateLimiter()
     limiter.add("small", [ResourceNeed("R", 1)])
     limiter.add("large", [ResourceNeed("R", 5)])
     assert limiter.stage("large") == ["large"]
-    limiter.remove("large")
-    assert limiter.pools() == {("r", 0): (5, 5)}
     limiter.release("large")
+    assert limiter.pools() == {("r", 0): (0, 5)}
+    limiter.remove("large")
     assert limiter.pools() == {("r", 0): (0, 1)}

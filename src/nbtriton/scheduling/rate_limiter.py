@@ -29,7 +29,7 @@ class ResourceShortage(Exception):  # noqa: N818 - the engine turns it into an e
 
 
 class _Member:
-    __slots__ = ("executions", "needs", "retiring", "running", "staged", "weight")
+    __slots__ = ("executions", "needs", "running", "staged", "weight")
 
     def __init__(self, needs: Sequence[ResourceNeed], device: int, priority: int) -> None:
         # As in Triton, the last entry of a name counts.
@@ -41,7 +41,6 @@ class _Member:
         self.executions = 2
         self.staged = False
         self.running = False  # holds its resources
-        self.retiring = False  # removed while running
 
 
 class RateLimiter:
@@ -96,17 +95,10 @@ class RateLimiter:
         self._resize()
 
     def remove(self, key: Hashable) -> list[Hashable]:
-        """Remove an instance; return the instances granted because of it.
-
-        While it holds resources its needs count; their `release` removes it.
-        """
-        member = self._members.get(key)
+        """Remove an instance that holds no resources; return the instances granted because of it."""
+        member = self._members.pop(key, None)
         if member is not None:
             member.staged = False
-            if member.running:
-                member.retiring = True
-                return self._grant()
-            del self._members[key]
         self._resize()
         return self._grant()
 
@@ -131,8 +123,6 @@ class RateLimiter:
             self._used[pool] -= need.count
         member.executions += 1
         member.running = False
-        if member.retiring:
-            return self.remove(key)
         if not more:
             return self._grant()
         return [*self.stage(key), *self._grant()]

@@ -382,7 +382,7 @@ class Configurator:
 
     def _check_placements(self, configurations: Sequence[Configuration]) -> None:
         """Refuse GPUs that the server does not have, before any measurement."""
-        gpus = self._server.engine.lifecycle.builder.gpus
+        gpus = self._server.engine.lifecycle.builder.devices.ids
         for options in configurations:
             placement = options.get("placement")
             if placement is None and "kind" not in options:

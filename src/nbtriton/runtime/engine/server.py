@@ -285,7 +285,9 @@ class Server(InferenceCalls, Closing):
         InvalidArgumentError
             An option that does not exist or cannot be.
         ConfigError, LoadError
-            A model cannot be loaded with them; nothing has changed.
+            A model cannot be loaded with them, or was updated meanwhile; nothing has changed.
+        UnavailableError
+            Another caller is changing options.
 
         Examples
         --------

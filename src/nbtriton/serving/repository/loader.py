@@ -26,7 +26,7 @@ from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.instance_set import InstanceUpdate
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.threads import starting_here
-from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED
+from nbtriton.runtime.engine.lifecycle.model_lifecycle import UNLOADED, discard
 from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.serving.repository import polling
 from nbtriton.serving.repository.reader import directories_without_version, is_folder_name
@@ -292,7 +292,7 @@ class ModelLoader:
         for folder, reason in directories_without_version(model.directory):
             _log.warning("ignore version directory '%s' which %s", folder, reason)
         if not model.versions:
-            self._server.engine.lifecycle.record_no_versions(name)
+            self._server.engine.registry.record_absent(name, {})
             raise polling.load_error(
                 name,
                 ConfigError(
@@ -378,12 +378,12 @@ class ModelLoader:
                     _log_failed(name, version, error)
         except BaseException:
             record.states = before
-            _discard(runtimes, updates)
+            discard(runtimes, updates)
             raise
         if not failed:
             record.states = {v: s for v, s in record.states.items() if v not in model.versions}
             return runtimes, updates
-        _discard(runtimes, updates)
+        discard(runtimes, updates)
         first = next(iter(failed.values()))
         if model.is_ensemble and isinstance(first, ConfigError):
             record.states = before  # the model has never had a version
@@ -522,10 +522,3 @@ def _with_retries(build: Callable[[], Runtime], name: str, version: int, retries
 def _log_failed(name: str, version: int, error: TritonError) -> None:
     reason = polling.load_reason(name, version, error) + f" ({error.hint})" * bool(error.hint)
     _log.error("failed to load '%s' version %d: %s", name, version, reason)
-
-
-def _discard(runtimes: Sequence[Runtime], updates: Sequence[InstanceUpdate]) -> None:
-    for runtime in runtimes:
-        runtime.drain()
-    for update in updates:
-        update.runtime.discard_update(update)

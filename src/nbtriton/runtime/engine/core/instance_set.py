@@ -58,11 +58,11 @@ class Limiter:
         """Forget instances that have finished."""
         for instance in instances:
             with self._lock:
-                granted = self._limiter.remove(instance)
-                if instance in self._running:  # it is idle: who was to release them comes later
+                granted = []
+                if instance in self._running:  # who was to release its resources comes later
                     self._running.remove(instance)
-                    granted += self._limiter.release(instance)
-                starts = self._pop_starts(granted)
+                    granted = self._limiter.release(instance)
+                starts = self._pop_starts(granted + self._limiter.remove(instance))
             self._start(starts)
 
     def stage(self, instance: Instance, start: Callable[[], None]) -> None:

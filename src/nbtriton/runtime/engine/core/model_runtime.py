@@ -263,12 +263,7 @@ class ModelRuntime(UpdatableRuntime):
     def prepare_update(self, config: ModelConfig, plans: Sequence[InstancePlan]) -> InstanceUpdate:
         """Create the instances that a configuration needs in addition to those that can stay (L16).
 
-        Nothing changes before `apply_update`. The caller applies or discards the update.
-
-        Raises
-        ------
-        BaseException
-            The error of the first failing instance, or KeyboardInterrupt; none of them is left.
+        Nothing changes before `apply_update`. The caller applies or discards the update; after an error none is left.
         """
         return self._instances.prepare_update(config, plans)
 

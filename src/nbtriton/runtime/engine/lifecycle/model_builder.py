@@ -157,11 +157,6 @@ class ModelBuilder:
         """The settings of backends."""
         return self.options.backend_config or {}
 
-    @property
-    def gpus(self) -> tuple[int, ...]:
-        """The GPUs that models may use."""
-        return self.devices.ids
-
     def build(
         self,
         config: ModelConfig,
@@ -223,7 +218,7 @@ class ModelBuilder:
         `batching` is the custom batching that the caller wants; None for the model's own.
         """
         mtime_ns = source_mtime_ns(source)
-        gpus = self.gpus
+        gpus = self.devices.ids
         isolation = choose_isolation(
             config, self.options.isolation, source, self._serving(config.name, version)
         )
@@ -305,7 +300,7 @@ class ModelBuilder:
         changed = copy_config(runtime.config)
         take_instances(changed, wanted)
         validate(changed)
-        return resolve_instances(changed, runtime.backend, self.gpus)
+        return resolve_instances(changed, runtime.backend, self.devices.ids)
 
     def update(self, runtime: ModelRuntime, config: ModelConfig) -> InstanceUpdate:
         """Make the instances by which a version that goes on must grow (L16).
@@ -319,7 +314,7 @@ class ModelBuilder:
         """
         changed = self.updated_config(runtime, config)
         try:
-            return runtime.prepare_update(changed, plan_instances(changed, gpus=self.gpus))
+            return runtime.prepare_update(changed, plan_instances(changed, gpus=self.devices.ids))
         except Exception as error:
             raise load_failure(runtime.name, runtime.version, error, state="READY") from error
 

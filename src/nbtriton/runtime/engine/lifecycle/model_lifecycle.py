@@ -113,8 +113,8 @@ class ModelLifecycle:
         self._lock = threading.RLock()
         self._thread = SchedulerThread()
         self._draining: list[Runtime] = []
-        # Loads that have begun, by model; an unload ends them (L18).
-        self._begun: dict[str, set[object]] = {}
+        # Loads that have begun: of which model, and which. An unload ends them (L18).
+        self._begun: set[tuple[str, object]] = set()
         # Loads that models ask for while they are loaded: who, and what.
         self._asked: Counter[tuple[str, str]] = Counter()
         self._changing = False  # the options, in some thread
@@ -216,22 +216,18 @@ class ModelLifecycle:
 
     @contextlib.contextmanager
     def loading(self, name: str) -> Iterator[object]:
-        """Begin a load of a model; what is yielded is for `install`, which an unload refuses then.
-
-        What is made meanwhile has an owner at each moment: interrupts are allowed in the slow parts only.
-        """
-        begun = object()
+        """Begin a load of a model; what is yielded is for `install`, which an unload refuses then."""
+        begun = (name, object())
         with self._lock:
-            self._begun.setdefault(name, set()).add(begun)
+            self._begun.add(begun)
         try:
-            with interrupts_deferred():
+            with (
+                interrupts_deferred()
+            ):  # but in the slow parts: what is made has an owner at each moment
                 yield begun
         finally:
             with self._lock:
-                loads = self._begun.get(name, set())
-                loads.discard(begun)
-                if not loads:
-                    self._begun.pop(name, None)
+                self._begun.discard(begun)
 
     def _make(self, requests: Sequence[LoadRequest]) -> tuple[list[Runtime], list[InstanceUpdate]]:
         """Make new versions, or the instances of those that go on; all of them or none."""
@@ -246,7 +242,7 @@ class ModelLifecycle:
                 else:
                     runtimes.append(request.build(self.builder))
         except BaseException:
-            _discard(runtimes, updates)
+            discard(runtimes, updates)
             raise
         return runtimes, updates
 
@@ -260,9 +256,7 @@ class ModelLifecycle:
                 if options == before.options:
                     return ()
                 if self._changing:
-                    raise UnavailableError(
-                        "the options of the server are being changed by another caller"
-                    )
+                    raise UnavailableError("the options are being changed by another caller")
                 self.builder = before.changed(options)
                 self._changing = True
                 self._begun.clear()  # loads that have begun with the options before
@@ -285,15 +279,14 @@ class ModelLifecycle:
             finally:
                 self._changing = False
             with self._lock:
-                renewed: list[tuple[Runtime, ModelConfig, Runtime]] = []
                 for ensemble in self._serving(EnsembleRuntime):
                     # One that no longer fits its members stays, out of service and with the reason.
                     with contextlib.suppress(ConfigError):
                         made_anew = self.builder.build(
                             ensemble.config, None, ensemble.version, directory=ensemble.directory
                         )
-                        renewed.append((ensemble, ensemble.config, made_anew))
-                return (*models, *self._exchange(renewed))
+                        models |= self._exchange([(ensemble, ensemble.config, made_anew)])
+                return tuple(models)
 
     def _serving(self, kind: type[_R]) -> list[_R]:
         return [runtime for runtime in self._registry.runtimes() if isinstance(runtime, kind)]
@@ -301,13 +294,7 @@ class ModelLifecycle:
     def _exchange(
         self, made: Sequence[tuple[Runtime, ModelConfig, Runtime]]
     ) -> dict[str, list[Runtime]]:
-        """Let versions take the place of others; not of those that were replaced or unloaded meanwhile.
-
-        Raises
-        ------
-        LoadError
-            One of the others has been updated meanwhile; nothing has changed.
-        """
+        """Let versions take the place of others that still serve; `LoadError` if one of those was updated meanwhile."""
         found: dict[str, list[Runtime]] = {}
         for old, config, new in made:
             slot = self._slots(old.name).get(old.version)
@@ -381,11 +368,8 @@ class ModelLifecycle:
         begun: object,
     ) -> None:
         """Let versions serve, or go on with other instances, as the version policy allows."""
-        self._check_current(name, runtimes, updates, begun)
-        slots = {
-            **self._slots(name),
-            **{made.version: Slot(made) for made in (*runtimes, *(u.runtime for u in updates))},
-        }
+        updated = self._check_current(name, runtimes, updates, begun)
+        slots = {**self._slots(name), **updated, **{one.version: Slot(one) for one in runtimes}}
         config = runtimes[0].config if runtimes else updates[0].config
         kept = versions_to_keep(config, slots)
         for runtime in runtimes:
@@ -393,7 +377,7 @@ class ModelLifecycle:
                 self._unpublish(runtime)
                 self._registry.record_unwanted(name, runtime.version)
         if not kept:
-            _discard((), updates)
+            discard((), updates)
             raise _no_version(name)
         slots = {number: slot for number, slot in slots.items() if number in kept}
         self._publish(name, user_config, slots, runtimes, updates, agents=False)
@@ -413,12 +397,12 @@ class ModelLifecycle:
         before = self._slots(name)
         try:
             self._registry.check_open()
-            if begun not in self._begun.get(name, ()):
+            if begun not in self._begun:
                 self._registry.record_absent(name, {one.version: UNLOADED for one in runtimes})
                 raise _outdated(name)
             return {update.runtime.version: _updated(before, update) for update in updates}
         except TritonError:  # another load was faster, perhaps the model's own
-            _discard(runtimes, updates)
+            discard(runtimes, updates)
             raise
 
     def _publish(
@@ -462,12 +446,11 @@ class ModelLifecycle:
                 if not isinstance(slot.runtime, EnsembleRuntime):
                     continue
                 slot.runtime.members_changed()
+                changed = Slot(slot.runtime)
                 try:
                     validate_ensemble(slot.runtime.config, self._registry.configs())
                 except ConfigError as error:
                     changed = Slot(slot.runtime, "UNAVAILABLE", error.message)
-                else:
-                    changed = Slot(slot.runtime)
                 entry = entry.with_slot(number, changed)
             self._registry.entries[ensemble] = entry
 
@@ -477,7 +460,7 @@ class ModelLifecycle:
         """Unload all versions of a model; see `nbtriton.Server.unload`."""
         with self._lock, interrupts_deferred():
             entry = self._registry.entries.pop(checked_name(name), None)
-            self._begun.pop(name, None)
+            self._begun = {one for one in self._begun if one[0] != name}
             if entry is None:
                 return True
             runtimes = [slot.runtime for slot in entry.slots.values()]
@@ -502,10 +485,6 @@ class ModelLifecycle:
     def runtimes(self) -> list[Runtime]:
         """Return every version of every model, those that finish their last requests among them."""
         return [*self._registry.runtimes(), *self._draining]
-
-    def record_no_versions(self, name: str) -> None:
-        """Record that the version policy of a model left none to be built."""
-        self._registry.record_absent(name, {})
 
     def refuse(self, reason: str) -> None:
         """Answer no question about a model from now on, as a server that could not be set up."""
@@ -585,7 +564,7 @@ def _differences(entry: Entry, cache: bool) -> dict[str, Difference]:
     return {one.name: one for config in configs for one in differences(config, cache=cache)}
 
 
-def _discard(runtimes: Iterable[Runtime], updates: Iterable[InstanceUpdate]) -> None:
+def discard(runtimes: Iterable[Runtime], updates: Iterable[InstanceUpdate]) -> None:
     """Release versions and instances that will not serve."""
     for runtime in runtimes:
         runtime.drain()
