@@ -178,6 +178,18 @@ def test_inputs_are_first_and_outputs_last():
     assert layers["output:CLASSIFICATION"] == layers["output:SEGMENTATION"] == 3
 
 
+def test_the_way_to_the_next_row_keeps_off_the_badges_above_its_models():
+    plan = layout(digits_graph(), 480)
+    ways = [points for route in plan.routes for kind, points in route.steps if kind == "L"]
+    assert ways
+    for way in ways:
+        (right, _), (_, low), (left, _) = way[:3]
+        for box in plan.boxes.values():
+            if box.y > low and left < box.x + box.width and box.x < right:
+                # A live view draws the badge 21 px above its model; a busy edge is 5 px wide.
+                assert low + 2.5 < box.y - 21
+
+
 def test_crossings_are_removed():
     # a feeds d and b feeds c: in the given order the two edges would cross.
     graph = Graph(

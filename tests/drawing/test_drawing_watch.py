@@ -13,8 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
-from nbtriton.drawing.scene import text_width
-from nbtriton.drawing.watch import leading, watch_finding, watch_html, watch_svg, watch_text
+from nbtriton.drawing.scene import text_width, to_json
+from nbtriton.drawing.watch import (
+    leading,
+    watch_finding,
+    watch_html,
+    watch_scenes,
+    watch_svg,
+    watch_text,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 ACTIVE = ModelActivity(
@@ -77,6 +84,17 @@ def test_the_tallest_bar_fills_the_room():
     low, high = parts("bar")
     assert float(high.get("height")) == float(high.get("data-room"))
     assert float(low.get("height")) == round(float(high.get("data-room")) / 5, 2)
+
+
+@pytest.mark.parametrize("width", range(3))
+@pytest.mark.parametrize("sizes", [1, 8, 32])
+def test_the_bars_fill_their_axis(width, sizes):
+    bins = bin_counts(batch_bins(sizes), {sizes: 3})
+    scene = watch_scenes([replace(ACTIVE, bins=bins)])[width]
+    bars = [one[1] for one in map(to_json, scene.walk()) if one[1].get("data-role") == "bar"]
+    (top,) = [one[1] for one in map(to_json, scene.walk()) if one[1].get("data-role") == "bar-top"]
+    beyond = float(top["x"]) - float(bars[-1]["x"]) - float(bars[-1]["width"])
+    assert 0 <= beyond < float(bars[-1]["width"])
 
 
 def test_samples_older_than_the_span_are_left_out():

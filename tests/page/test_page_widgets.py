@@ -184,6 +184,16 @@ def test_a_view_whose_kernel_restarts_says_so_and_throws_nothing(open_view, watc
     page.evaluate("cleanup()")
 
 
+def test_a_view_that_has_failed_says_what_failed_until_it_follows_again(open_view, watch):
+    page = open_view(watch)
+    page.evaluate("put({ failure: 'ZeroDivisionError: division by zero' })")
+    page.get_by_text("this view has failed: ZeroDivisionError: division by zero").wait_for()
+    assert page.locator(".nbt-watch.nbt-gone").count() == 1
+    page.evaluate("put({ failure: '' })")
+    page.get_by_text("this view has failed").wait_for(state="detached")
+    assert page.locator(".nbt-watch.nbt-gone").count() == 0
+
+
 @pytest.mark.parametrize("name", ["watch", "dag", "curve"])
 def test_every_third_frame_is_acknowledged_by_the_view_that_drew_it(open_view, views, name):
     page = open_view(views[name])

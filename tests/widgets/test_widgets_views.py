@@ -206,12 +206,20 @@ def test_structure_is_sent_only_when_it_changes(watch, hub, clock, server):
     assert watch.scenes is not scene
 
 
-def test_a_server_that_fails_ends_the_view_quietly(watch, hub, clock, server, capfd):
+def test_a_server_that_fails_ends_the_view_and_the_page_says_why(
+    watch, hub, clock, server, capfd, monkeypatch
+):
     say(watch, "open")
-    server.history = lambda: 1 / 0
-    run(hub, clock, server, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(server, "history", lambda: 1 / 0)
+        run(hub, clock, server, 1)
     assert not hub.views
     assert isinstance(hub.last_error, ZeroDivisionError)
+    assert watch.failure == "ZeroDivisionError: division by zero"
+    say(watch, "here")  # a page is still there, and the server answers again
+    run(hub, clock, server, 1)
+    assert hub.views == (watch,)
+    assert watch.failure == ""
     assert capfd.readouterr() == ("", "")
 
 

@@ -437,7 +437,7 @@ def _way_down(
     """
     lane, count = lanes[port], len(lanes)
     right = row.right + (count - lane) * _LANE
-    middle = row.bottom + 14 + (count - lane) * _LANE
+    middle = row.bottom + 8 + (count - lane) * _LANE
     left = end[0] - (lane + 1) * _LANE - 9
     return (right, y), (right, middle), (left, middle), (left, end[1]), end
 

@@ -372,20 +372,20 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
     bins = model.bins or (("1", 0),)
     top, base = y + 30, y + height - 24
     most = max(n for _, n in bins)
-    step = min(at.bars_w / len(bins), 34.0)
-    wide = step * 0.78
+    step = min(at.bars_w / len(bins), 62.0)
+    wide, axis_w = step * 0.78, step * len(bins)
     parts = [
         text(
             at.bars_x, y + 18, f"batch sizes {model.bins_since}", 11, "muted", data_role="bar-title"
         ),
-        shape("path", d=f"M{at.bars_x:g} {base:.1f}h{at.bars_w:g}", **ink(None, "muted")),
+        shape("path", d=f"M{at.bars_x:g} {base:.1f}h{axis_w:g}", **ink(None, "muted")),
     ]
     # Labels that would touch their neighbours are left out, but never the first and the last.
     widest = max(text_width(name, 11) for name, _ in bins) + 3
     every = max(1, -(-int(widest) // max(1, int(step))))
     last = len(bins) - 1
     # The last label must not go beyond the axis.
-    beyond = (last + 0.5) * step + text_width(bins[last][0], 11) / 2 - at.bars_w
+    beyond = (last + 0.5) * step + text_width(bins[last][0], 11) / 2 - axis_w
     inward = max(0.0, beyond) if last else 0.0
     apart = every * step + inward
     labelled = {0, last} | {i for i in range(0, last, every) if (last - i) * step >= apart}
@@ -412,8 +412,8 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
     # The number of the tallest bar is written at its height.
     full = base - (base - top - 10)
     parts += [
-        shape("path", d=f"M{at.bars_x:g} {full:.1f}h{at.bars_w:g}", **ink(None, "line")),
-        text(at.bars_x + at.bars_w, full - 4, count(most), 11, "muted", "end", data_role="bar-top"),
+        shape("path", d=f"M{at.bars_x:g} {full:.1f}h{axis_w:g}", **ink(None, "line")),
+        text(at.bars_x + axis_w, full - 4, count(most), 11, "muted", "end", data_role="bar-top"),
     ]
     return parts
 

@@ -328,7 +328,7 @@ function followTheme(root, changed) {
 }
 
 /** Draw after the named traits change, once per animation frame, and acknowledge frames.
- * Also says below the picture whether it rests, and when the kernel has gone.
+ * Also says below the picture whether it rests, has failed, and when the kernel has gone.
  * A page in the background gets no animation frames; it draws on a (slow) timer instead.
  * @param {Model} model @param {string[]} names @param {() => void} draw
  * @param {HTMLElement} root of the widget @returns {() => void} */
@@ -380,12 +380,14 @@ function follow(model, names, draw, root) {
   const tell = () => {
     const silent = performance.now() - heard;
     const last = clock(silent);
+    const failure = model.get("failure");
     if (gone) write(state, `kernel gone, stopped at ${last.slice(0, 5)}`);
+    else if (failure) write(state, `this view has failed: ${failure}`);
     else if (model.get("resting")) {
       write(state, rested ? `at rest since ${clock(Date.now() - rested)}: nothing has moved for 10 s` : "at rest");
     } else if (silent > SILENT_MS) write(state, `kernel gone or held up, last heard at ${last}`);
     else write(state, "");
-    root.classList.toggle("nbt-gone", gone || (silent > SILENT_MS && !model.get("resting")));
+    root.classList.toggle("nbt-gone", gone || failure || (silent > SILENT_MS && !model.get("resting")));
   };
   const beat = setInterval(() => {
     if (!root.isConnected) return;
@@ -407,7 +409,7 @@ function follow(model, names, draw, root) {
   /** @type {[string, () => void][]} */
   const events = [
     ...names.map((name) => /** @type {[string, () => void]} */ ([`change:${name}`, later])),
-    ["change:frame", onFrame], ["change:beat", hear], ["change:resting", onRest],
+    ["change:frame", onFrame], ["change:beat", hear], ["change:failure", hear], ["change:resting", onRest],
     // The widget manager's word for a kernel that was restarted or has died.
     ["comm_live_update", onGone],
   ];

@@ -83,6 +83,8 @@ class LiveView(anywidget.AnyWidget):
     frames_sent : int
     place : str
         The class of the elements that a page replaces by this view.
+    failure : str
+        The error that ended its following, in a line; empty while it follows.
     resting : bool
     """
 
@@ -90,6 +92,7 @@ class LiveView(anywidget.AnyWidget):
     beat = traitlets.Int(0).tag(sync=True)
     place = traitlets.Unicode().tag(sync=True)
     resting = traitlets.Bool(False).tag(sync=True)
+    failure = traitlets.Unicode().tag(sync=True)
 
     def __init__(
         self,
@@ -182,9 +185,14 @@ class LiveView(anywidget.AnyWidget):
         )
 
     def tick(self) -> None:
-        """Check whether something moves; while it does, send the state if it is due."""
+        """Check whether something moves; while it does, send the state if it is due. What fails is said on the page."""
         with self._sending:
-            self._tick(self._clock())
+            try:
+                self._tick(self._clock())
+                self.failure = ""
+            except BaseException as error:
+                self.failure = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")
+                raise
 
     def _tick(self, now: float) -> None:
         if now - self._looked_s >= _LOOK_S:
