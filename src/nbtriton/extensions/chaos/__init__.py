@@ -411,9 +411,8 @@ class _Experiment:
             if time.monotonic() > deadline_s:
                 break
             wait_in_slices(pause.wait, _POLL_S / 2)
-        serving = (
-            self._server.engine.registry.runtimes()
-        )  # others may have unloaded it, or loaded it anew
+        # Others may have unloaded a model, or loaded it anew.
+        serving = self._server.engine.registry.runtimes()
         for runtime in self._runtimes:
             if runtime in serving and any(one.recovery.down for one in runtime.instances()):
                 self._server.load(
