@@ -51,11 +51,22 @@ def test_every_batch_is_a_bar_with_its_reason_and_every_request_a_line():
     assert {"I 1", "F 8", "digits_0", "F  full"} <= set(words)
 
 
-def test_batches_that_share_a_lane_at_a_time_have_no_text():
-    bars = (Bar(0, 0, 40, 1, 1, IDLE), Bar(0, 30, 70, 2, 2, FULL), Bar(0, 70, 99, 3, 3, IDLE))
-    words = {e.text for e in drawn(TimelineLanes("m", ("m",), bars, ())).iter(f"{SVG}text")}
-    assert "I 3" in words
-    assert not {"I 1", "F 2"} & words
+def test_batches_that_share_a_lane_at_a_time_share_its_height_and_have_no_text():
+    bars = (
+        Bar(0, 30, 70, 2, 2, FULL), Bar(0, 0, 40, 1, 1, IDLE), Bar(0, 40, 50, 4, 4, IDLE),
+        Bar(0, 70, 99, 3, 3, IDLE), Bar(1, 0, 99, 5, 5, FULL), Bar(0, 0, 40, 1, 1, IDLE),
+    )  # fmt: skip
+    root = drawn(TimelineLanes("m", ("m", "n"), bars, ()))
+    words = {e.text for e in root.iter(f"{SVG}text")}
+    assert {"I 3", "F 5"} <= words
+    assert not {"I 1", "F 2", "I 4"} & words
+    boxes = [
+        [float(e.get(name)) for name in ("x", "y", "width", "height")] for e in roles(root, "batch")
+    ]
+    assert [round(20 / box[3]) for box in boxes] == [3, 3, 3, 1, 1, 3]
+    for one, other in itertools.combinations(boxes, 2):
+        side = one[0] + one[2] <= other[0] + 0.01 or other[0] + other[2] <= one[0] + 0.01
+        assert side or one[1] + one[3] <= other[1] + 0.01 or other[1] + other[3] <= one[1] + 0.01
 
 
 def test_text_is_never_smaller_than_11_px_and_no_two_meet():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,6 +151,23 @@ def test_text_of_a_picture_is_never_small_and_never_outside(name):
         sizes = [dict(one.attrs)["font-size"] for one in scene.walk() if one.tag == "text"]
         assert min(sizes) >= 11
         assert all(dict(one.attrs)["x"] >= 0 for one in scene.walk() if one.tag == "text")
+
+
+def test_long_names_say_which_instance_and_use_the_room_before_the_first_request():
+    picture = picture_of(run(SCENARIOS["ensemble_request"]()))
+    names = ["pipeline", *(f"{name}_of_grey_pictures" for name in ("crop", "classify", "segment"))]
+    picture = replace(
+        picture,
+        models=tuple(
+            replace(one, name=name, instances=(f"{name}_0", f"{name}_1"))
+            for one, name in zip(picture.models, names, strict=True)
+        ),
+    )
+    narrow = figure_scenes(picture)[0]
+    words = [one.children[0] for one in narrow.walk() if one.tag == "text"]
+    assert names[2] in words  # its request comes after 10 of 50 ms
+    cut = [word for word in words if "…" in word and word[-2] == "_"]
+    assert len(cut) == len(set(cut)) > 0
 
 
 def test_errors_name_what_is_allowed():

@@ -212,9 +212,8 @@ def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
                 **ink("panel", "line"),
             )
         )
-    over = _overlapping(model.bars)
-    for bar in model.bars:
-        parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), axis, named=bar not in over)
+    for bar, place in zip(model.bars, _rows(model.bars), strict=True):
+        parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), place, axis)
     bottom = lanes_top + len(model.lanes) * (_LANE_H + 4)
     for strip in model.strips:
         parts += _strip(strip, bottom, axis)
@@ -245,22 +244,26 @@ def _wait(wait: Wait, y: float, lanes_top: float, axis: _Axis) -> list[Shape]:
     return found
 
 
-def _overlapping(bars: Sequence[Bar]) -> set[Bar]:
-    """Return those that lie over another one, where the instances of a model share a lane: their texts would, too."""
-    found: set[Bar] = set()
-    last: dict[int, Bar] = {}
-    for bar in sorted(bars, key=lambda one: one.begin_ms):
-        before = last.get(bar.lane)
-        if before is not None and bar.begin_ms < before.end_ms:
-            found |= {before, bar}
-        if before is None or bar.end_ms > before.end_ms:
-            last[bar.lane] = bar
-    return found
+def _rows(bars: Sequence[Bar]) -> list[tuple[int, int]]:
+    """Return the row of each batch in its lane, and of how many: the instances of a model may share a lane."""
+    found: list[tuple[int, list[float]]] = [(0, [])] * len(bars)
+    lane, ends = -1, [0.0]  # of the batches that are, one after the other, at the same time
+    for at in sorted(range(len(bars)), key=lambda at: (bars[at].lane, bars[at].begin_ms)):
+        bar = bars[at]
+        if bar.lane != lane or bar.begin_ms >= max(ends):
+            lane, ends = bar.lane, []
+        row = next((row for row, end in enumerate(ends) if end <= bar.begin_ms), len(ends))
+        ends[row : row + 1] = [bar.end_ms]
+        found[at] = row, ends
+    return [(row, len(ends)) for row, ends in found]
 
 
-def _bar(bar: Bar, top: float, axis: _Axis, *, named: bool) -> list[Shape]:
+def _bar(bar: Bar, top: float, place: tuple[int, int], axis: _Axis) -> list[Shape]:
     begin, end = axis.x(bar.begin_ms), axis.x(bar.end_ms)
     width = max(1.5, end - begin)
+    row, rows = place
+    tall = (_LANE_H - 4) / rows
+    y = top + 2 + row * tall
     took = f"{measure(bar.end_ms - bar.begin_ms)} ms"
     if bar.open:
         took = f"running for {lasting(bar.end_ms - bar.begin_ms)}"
@@ -272,17 +275,17 @@ def _bar(bar: Bar, top: float, axis: _Axis, *, named: bool) -> list[Shape]:
     )
     found = [
         shape(
-            "rect", shape("title", title), x=begin, y=top + 2, width=width, height=_LANE_H - 4, rx=2,
+            "rect", shape("title", title), x=begin, y=y, width=width, height=tall, rx=2,
             opacity=0.4, data_role="batch", data_reason=bar.mark.letter,
             **ink(bar.mark.role, "s1" if bar.failed else bar.mark.role),
         )
     ]  # fmt: skip
-    found += pattern_of(bar.mark, begin, top + 2, width, _LANE_H - 4)
+    found += pattern_of(bar.mark, begin, y, width, tall)
     texts = [f"{bar.mark.letter} {bar.rows}", bar.mark.letter]
     if bar.open:
-        found.append(_ragged(begin + width, top + 2, _LANE_H - 4, bar.mark.role))
+        found.append(_ragged(begin + width, y, tall, bar.mark.role))
         texts.insert(0, f"{texts[0]} · running {lasting(bar.end_ms - bar.begin_ms)}")
-    return [*found, *words_on(bar.mark, texts if named else (), begin, top, width)]
+    return [*found, *words_on(bar.mark, texts if rows == 1 else (), begin, top, width)]
 
 
 def words_on(mark: Mark, texts: Sequence[str], x: float, top: float, width: float) -> list[Shape]:

@@ -90,16 +90,18 @@ def _timeline(
     y = top + 8
     for at, model in enumerate(picture.models):
         own = [one for one in picture.requests if one.model == at]
-        parts.append(
-            text(16, y + 12, shortened(model.name, left - 44, 12, bold=True), 12, "fg", bold=True)
-        )
         if picture.predicted:
             own = [one for one in own if one.client >= 0]
+        # Up to the number of the request in its row.
+        end = x(own[0].arrival_ms) - text_width(own[0].label, 11) - 7 if own else left
+        name = shortened(model.name, end - 22, 12, bold=True)
+        parts.append(text(16, y + 12, name, 12, "fg", bold=True))
         for row, one in enumerate(own):
             parts.append(_life(one, x, y + row * _ROW_H, open_=picture.predicted))
         y += max(len(own) * _ROW_H, _ROW_H) + 4
         for lane, name in enumerate(model.instances):
-            parts.append(text(left - 8, y + 16, shortened(name, left - 20, 11), 11, "muted", "end"))
+            label = shortened(name, left - 20, 11, keep_end=True)  # instances differ by it
+            parts.append(text(left - 8, y + 16, label, 11, "muted", "end"))
             parts.append(rect(left, y, room, _LANE_H, **ink("panel", "line")))
             for batch in picture.batches:
                 if batch.model == at and batch.lane == lane:
