@@ -372,7 +372,7 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
     bins = model.bins or (("1", 0),)
     top, base = y + 30, y + height - 24
     most = max(n for _, n in bins)
-    step = min(at.bars_w / len(bins), 62.0)
+    step = min(at.bars_w / len(bins), 82.0)
     wide, axis_w = step * 0.78, step * len(bins)
     parts = [
         text(
