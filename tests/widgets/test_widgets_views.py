@@ -214,7 +214,6 @@ def test_a_server_that_fails_ends_the_view_and_the_page_says_why(
         broken.setattr(server, "history", lambda: 1 / 0)
         run(hub, clock, server, 1)
     assert not hub.views
-    assert isinstance(hub.last_error, ZeroDivisionError)
     assert watch.failure == "ZeroDivisionError: division by zero"
     say(watch, "here")  # a page is still there, and the server answers again
     run(hub, clock, server, 1)

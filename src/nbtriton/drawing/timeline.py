@@ -191,27 +191,11 @@ def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
         parts.append(text(axis.left, lanes_top - 5, words, 11, "muted"))
     for at, lane in enumerate(model.lanes):
         top = lanes_top + at * (_LANE_H + 4)
-        parts.append(
-            text(
-                axis.left - 8,
-                top + 16,
-                shortened(lane, axis.left - 30, 11, keep_end=True),  # instances differ by it
-                11,
-                "muted",
-                "end",
-            )
-        )
-        parts.append(
-            shape(
-                "rect",
-                x=axis.left,
-                y=top,
-                width=axis.plot,
-                height=_LANE_H,
-                rx=2,
-                **ink("panel", "line"),
-            )
-        )
+        label = shortened(lane, axis.left - 30, 11, keep_end=True)  # instances differ by it
+        parts += [
+            text(axis.left - 8, top + 16, label, 11, "muted", "end"),
+            shape("rect", x=axis.left, y=top, width=axis.plot, height=_LANE_H, rx=2, **ink("panel", "line")),
+        ]  # fmt: skip
     for bar, place in zip(model.bars, _rows(model.bars), strict=True):
         parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), place, axis)
     bottom = lanes_top + len(model.lanes) * (_LANE_H + 4)

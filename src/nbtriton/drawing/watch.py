@@ -210,17 +210,13 @@ def _line(
             "g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version
         )
     parts += [
-        text(right + 165, base, _busy_text(model.busy), 11, "muted", "end", data_role="busy"),
+        text(right + 165, base, f"busy {model.busy * 100:.0f}%", 11, "muted", "end", data_role="busy"),
         text(
             at.width - 20, base, f"{count(model.inference_count)} done", 11, "muted", "end",
             data_role="done",
         ),
     ]  # fmt: skip
     return shape("g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version)
-
-
-def _busy_text(share: float) -> str:
-    return f"busy {share * 100:.0f}%"
 
 
 def _change_marks(

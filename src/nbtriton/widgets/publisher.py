@@ -135,7 +135,7 @@ class Polled(Protocol):
 class Hub:
     """Tick every open view ten times a second; the thread ends with the last of them.
 
-    A view that raises is closed and the error kept in `last_error`; nothing is printed.
+    A view that raises is closed; nothing is printed.
 
     Parameters
     ----------
@@ -144,7 +144,6 @@ class Hub:
     """
 
     def __init__(self, *, threaded: bool = True) -> None:
-        self.last_error: BaseException | None = None
         self._threaded = threaded
         self._stopped = False
         self._lock = threading.Lock()
@@ -206,8 +205,7 @@ class Hub:
                 if view.alive():
                     view.tick()
                     continue
-            except BaseException as error:  # of any kind: it must not reach the cell
-                self.last_error = error
+            except BaseException:  # of any kind: it must not reach the cell
                 _log.debug("a live view failed and was closed", exc_info=True)
             self.close(view)
 

@@ -138,7 +138,6 @@ def _life(one: FigureRequest, x: _Scale, y: float, *, open_: bool) -> Shape:
     """Draw the row of a request: from its arrival until it leaves, and on until its answer."""
     begin, left, end = x(one.arrival_ms), x(one.left_ms), x(one.answered_ms)
     role = "s1" if one.failed else "s0"
-    wide = text_width(one.label, 11) + 8
     parts: list[Shape] = [shape("title", one.title)]
     if not open_:
         ran = max(0.0, end - left)
@@ -148,15 +147,11 @@ def _life(one: FigureRequest, x: _Scale, y: float, *, open_: bool) -> Shape:
             parts.append(
                 rect(begin, y + 4, waited, 7, rx=None, data_role="wait", **ink("bg", role))
             )
-    # The number stands at the arrival, before it where there is room.
+    # The number stands before the arrival, and after it where a prediction has no room before.
+    after = open_ and begin - text_width(one.label, 11) <= 118
     parts.append(shape("circle", cx=begin, cy=y + 7.5, r=4, data_role="arrival", **ink(role, role)))
-    parts.append(
-        text(begin - 7, y + 11.5, one.label, 11, "fg", "end")
-        if begin - wide > 110
-        else text(
-            begin + 7 if open_ else begin - 7, y + 11.5, one.label, 11, "fg", "" if open_ else "end"
-        )
-    )
+    spot = (begin + 7, "") if after else (begin - 7, "end")
+    parts.append(text(spot[0], y + 11.5, one.label, 11, "fg", spot[1]))
     if one.client < 0:
         return shape("g", *parts, class_="nbt-life")
     return shape(
