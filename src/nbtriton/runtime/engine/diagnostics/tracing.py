@@ -169,6 +169,12 @@ class TraceSample:
                 _log.exception("a trace was not taken")
 
 
+def _copied(name: str, tensor: str, value: Any) -> TensorActivity:
+    kind = datatype_of(value)
+    array = bits_of(value) if kind == "BF16" else to_numpy(value)
+    return TensorActivity(name, tensor, kind, shape_of(value), array.copy())
+
+
 class Trace:
     """The trace of one request.
 
@@ -236,12 +242,7 @@ class Trace:
         """Record tensors; they are copied, as their memory may be used again."""
         if self.sample.tensors:
             try:
-                self.activities += [
-                    TensorActivity(name, tensor, kind, shape_of(value), array_of(value).copy())
-                    for tensor, value in tensors.items()
-                    for kind in (datatype_of(value),)
-                    for array_of in (bits_of if kind == "BF16" else to_numpy,)
-                ]
+                self.activities += [_copied(name, *one) for one in tensors.items()]
             except Exception:  # such as no memory for them: the request goes on
                 _log.exception("tensors of a request are not in its trace")
 
