@@ -236,7 +236,7 @@ def _rows(bars: Sequence[Bar]) -> list[tuple[int, int]]:
         bar = bars[at]
         if bar.lane != lane or bar.begin_ms >= max(ends):
             lane, ends = bar.lane, []
-        row = next((row for row, end in enumerate(ends) if end <= bar.begin_ms), len(ends))
+        row = first_free(ends, bar.begin_ms)
         ends[row : row + 1] = [bar.end_ms]
         found[at] = row, ends
     return [(row, len(ends)) for row, ends in found]
@@ -342,13 +342,18 @@ def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:
     return found
 
 
+def first_free(ends: Sequence[float], begin: float) -> int:
+    """Return the first row whose last entry has ended by then; the one behind them if none has."""
+    return next((row for row, end in enumerate(ends) if end <= begin), len(ends))
+
+
 def _slots(waits: Sequence[Wait]) -> tuple[list[tuple[Wait, int]], int]:
     """Give each request the first free row; return those of the shown rows, and how many are left."""
     ends: list[float] = []
     found: list[tuple[Wait, int]] = []
     beyond = 0
     for wait in sorted(waits, key=lambda one: one.begin_ms):
-        slot = next((i for i, end in enumerate(ends) if end <= wait.begin_ms), len(ends))
+        slot = first_free(ends, wait.begin_ms)
         if slot >= _MOST_SLOTS:
             beyond += 1
             continue

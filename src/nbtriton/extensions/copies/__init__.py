@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbtriton.backends.devices.ledger import BY_LINE, HOST, Copied
 from nbtriton.common.checks import SERVER, check
-from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
 from nbtriton.model.config import ModelConfig, enum_name, is_ensemble
 from nbtriton.model.config.parameters import text_parameter
 from nbtriton.runtime.engine.server import Server
+from nbtriton.runtime.engine.status import configs_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,7 @@ def copies(server: Server, *, clear: bool = False) -> pd.DataFrame:
     found = ledger.copies()
     if clear:
         ledger.clear()
-    graph = _Graph(_configs(server))
+    graph = _Graph(configs_of(server))
     frame = pd.DataFrame([_row(one, found, graph) for one in found], columns=_COLUMNS)
     return TableFrame(
         frame, _FIRST, empty="nothing has been copied between the host and a GPU or a node"
@@ -104,16 +104,6 @@ def _row(one: Copied, found: Sequence[Copied], graph: _Graph) -> tuple[Any, ...]
         round(one.time_ns / requests / 1000, 1),
         "simulated" if one.simulated else "measured", graph.bounce(one, found), graph.cause(one),
     )  # fmt: skip
-
-
-def _configs(server: Server) -> dict[str, ModelConfig]:
-    found = {}
-    for name in {model.name for model in server.models()}:
-        try:
-            found[name] = server.config(name)
-        except TritonError:  # not ready
-            continue
-    return found
 
 
 @dataclass(frozen=True, slots=True)

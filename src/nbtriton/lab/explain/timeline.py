@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbtriton.common.checks import NAME, SERVER, check, is_number
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError
 from nbtriton.drawing.numbers import counted, measure
-from nbtriton.drawing.timeline import Bar, Mark, Pattern, Span, Strip, TimelineLanes, Wait
+from nbtriton.drawing.timeline import (
+    Bar,
+    Mark,
+    Pattern,
+    Span,
+    Strip,
+    TimelineLanes,
+    Wait,
+    first_free,
+)
 from nbtriton.lab.explain.findings import had_idle_instance
 from nbtriton.lab.explain.parts import children_of, inside_sentence
 from nbtriton.lab.explain.trace import ModelRecords, chrome_trace
@@ -76,7 +85,7 @@ def slot_lives(requests: Sequence[RequestRecord], slots: int = 0) -> tuple[SlotL
     found = []
     for (instance, sequence, _), (first, last) in sorted(lives.items(), key=lambda item: item[1]):
         rows = ends.setdefault(instance, [])
-        free = next((index for index, end in enumerate(rows) if end <= first), len(rows))
+        free = first_free(rows, first)
         if slots and free >= slots:
             free = rows.index(min(rows))
         if free == len(rows):
@@ -110,12 +119,16 @@ def sequence_strips(
     )
 
 
-def resource_strips(server: Server, begin: int) -> tuple[Strip, ...]:
+def resource_strips(
+    server: Server, configs: Mapping[str, ModelConfig], begin: int
+) -> tuple[Strip, ...]:
     """Return a strip for each resource of the rate limiter, with the amount that executions held.
 
     Parameters
     ----------
     server : Server
+    configs : mapping of str to ModelConfig
+        Of the models that serve.
     begin : int
         The time that is 0 ms.
     """
@@ -123,7 +136,7 @@ def resource_strips(server: Server, begin: int) -> tuple[Strip, ...]:
     strips = []
     for (name, device), (_, size) in sorted(pools.items()):
         changes: Counter[int] = Counter()
-        for batch, needed in _users(server, name):
+        for batch, needed in _users(server, configs, name):
             changes[batch.start_ns] += needed
             changes[batch.end_ns] -= needed
         spans, used, since = [], 0, 0
@@ -133,29 +146,22 @@ def resource_strips(server: Server, begin: int) -> tuple[Strip, ...]:
                 spans.append(Span(*ends, f"{used}/{size}", used / size))
             used, since = used + change, time_ns
         place = "" if device < 0 else f" on device {device}"
-        strips.append(Strip(f"resource {_as_written(server, name)}{place}", tuple(spans)))
+        strips.append(Strip(f"resource {_as_written(configs, name)}{place}", tuple(spans)))
     return tuple(strips)
 
 
-def _configs(server: Server) -> dict[str, ModelConfig]:
-    """Return the configurations of the models that serve: of one that is being unloaded there is none."""
-    # Live servers only: the lessons in a browser have no NumPy.
-    from nbtriton.runtime.engine.status import config_of
-
-    found = {model.name: config_of(server, model.name) for model in server.models()}
-    return {name: config for name, config in found.items() if config is not None}
-
-
-def _as_written(server: Server, resource: str) -> str:
+def _as_written(configs: Mapping[str, ModelConfig], resource: str) -> str:
     """Return a resource's name as a configuration has it: the limiter knows no capitals."""
-    groups = [group for config in _configs(server).values() for group in config.instance_group]
+    groups = [group for config in configs.values() for group in config.instance_group]
     names = [needed.name for group in groups for needed in group.rate_limiter.resources]
     return next((name for name in names if name.lower() == resource.lower()), resource)
 
 
-def _users(server: Server, resource: str) -> Iterable[tuple[BatchRecord, int]]:
+def _users(
+    server: Server, configs: Mapping[str, ModelConfig], resource: str
+) -> Iterable[tuple[BatchRecord, int]]:
     """Return the executions of all models that held a resource, with the amount."""
-    for model, config in _configs(server).items():
+    for model, config in configs.items():
         needs = {
             group.name: sum(
                 r.count for r in group.rate_limiter.resources if r.name.lower() == resource.lower()
@@ -268,6 +274,9 @@ def read_timeline(
     UnavailableError
         The server has no recorder.
     """
+    # Live servers only: the lessons in a browser have no NumPy.
+    from nbtriton.runtime.engine.status import configs_of
+
     check({"server": server, "model": name}, {"server": SERVER, "model": NAME})
     if span_ms is not None and not (is_number(span_ms) and span_ms > 0):
         raise InvalidArgumentError(f"span_ms={span_ms!r} is no length of time", hint="such as 50")
@@ -283,13 +292,13 @@ def read_timeline(
         )
         for model, instances in _pipeline(server, name, calls_between(recorded)).items()
     )  # fmt: skip
-    configs = _configs(server)
+    configs = configs_of(server)
     changes = {one.model.name: one.changes for one in server.history().models}
     begin, end = _stretch(records, span_ms, monotonic_ns())
     models = [
         _lanes(one, begin, end, configs.get(one.name), changes.get(one.name, ())) for one in records
     ]
-    resources = resource_strips(server, begin)
+    resources = resource_strips(server, configs, begin)
     if resources:
         models.append(TimelineLanes("rate limiter", (), (), (), resources))
     finding = _finding(name, records, begin, end)

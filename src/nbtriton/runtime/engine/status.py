@@ -114,6 +114,12 @@ def config_of(server: Server, name: str, version: int = -1) -> ModelConfig | Non
         return None
 
 
+def configs_of(server: Server) -> dict[str, ModelConfig]:
+    """Return the configurations of the models that serve."""
+    found = {name: config_of(server, name) for name in {model.name for model in server.models()}}
+    return {name: config for name, config in found.items() if config is not None}
+
+
 def pipelines(models: Sequence[ModelSnapshot], steps: Callable[[str], Sequence[str]]) -> Pipeline:
     """Return all models in the order of their pipelines, as all views show them: an ensemble, its steps, then the remaining models.
 
