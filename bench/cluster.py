@@ -254,13 +254,14 @@ def beside_bare_ray(server: nt.Server) -> None:
 
 
 def one_outstanding(server: nt.Server) -> None:
-    """What part of the time an instance runs its model, as it gets one batch at a time, and two instances on its node."""
+    """What part of the time an instance runs its model, as it gets one batch at a time; two, and two that share an actor."""
+    shared = 'parameters { key: "INSTANCE_SHARING" value { string_value: "2" } }'
     for model, count in ((brief, 200), (waiting, 50)):
         for size in (1, 1 << 18):
             submit = partial(server.submit, "kept", {"IN": np.ones(size, np.float32)})
             rates, shares = [], []
-            for instances in (1, 2):
-                config = _CONFIG.format(count=instances, resources="CPU=0,second=1")
+            for instances, more in ((1, ""), (2, ""), (2, shared)):
+                config = _CONFIG.format(count=instances, resources="CPU=0,second=1") + more
                 server.load(config, model, name="kept")
                 in_flight(submit, lambda one: one.result(), 20, 8)
                 before = model_s(server, "kept")
@@ -269,7 +270,8 @@ def one_outstanding(server: nt.Server) -> None:
                 server.unload("kept")
             say(
                 f"{model.__name__}, {4 * size:,} bytes each way, 8 in flight: the model runs {shares[0]:.0%} of the time, "
-                f"{rates[0]:,.0f} calls/s; with two instances on the node {rates[1]:,.0f} calls/s",
+                f"{rates[0]:,.0f} calls/s; with two instances on the node {rates[1]:,.0f} calls/s, with two that share an actor "
+                f"{rates[2]:,.0f} calls/s, where it runs {shares[2]:.0%} of the time",
                 True,
             )
 

@@ -40,9 +40,9 @@ def worker(name: str = "m_0", **options: Any) -> Iterator[WorkerProcess]:
 
 def ask(made: WorkerProcess, expression: str) -> str:
     """Return the text of an expression's value in a worker; empty if it ended instead."""
-    made.execute.sendall(expression.encode())
+    made.lanes[0].sendall(expression.encode())
     try:
-        return made.execute.recv(1 << 20).decode()
+        return made.lanes[0].recv(1 << 20).decode()
     except ConnectionResetError:
         return ""
 

@@ -119,7 +119,7 @@ def test_a_child_of_a_worker_ends_with_it_and_does_not_hide_its_end():
         child = int(ask(made, "os.fork() or time.sleep(1000)"))
         assert is_alive(child)
         made.kill()
-        assert made.execute.recv(1) == b""
+        assert made.lanes[0].recv(1) == b""
         assert made.calls.recv(1) == b""
         assert until(lambda: not is_alive(child))
 
@@ -129,7 +129,7 @@ def test_close_ends_a_worker_that_waits_and_kills_one_that_does_not():
     waiting.close(WAIT_S)
     assert waiting.exit == WorkerExit(0)
     hanging = start_worker("m_1", interpreter=COMMANDS)
-    hanging.execute.sendall(b"[None for _ in iter(int, 1)]")
+    hanging.lanes[0].sendall(b"[None for _ in iter(int, 1)]")
     hanging.close(timeout_s=0.1)
     assert until(lambda: hanging.exit)
     assert hanging.exit == WorkerExit(-signal.SIGKILL)
@@ -290,7 +290,7 @@ def test_a_forked_child_of_the_kernel_has_no_connection_and_starts_workers_of_it
             with worker() as own:
                 found = int(ask(own, "os.getppid()"))
             end_idle_servers()
-            return found, made.execute.fileno()
+            return found, made.lanes[0].fileno()
 
         server, descriptor = in_child(in_fork)
         assert server not in (before, os.getpid())
@@ -302,9 +302,9 @@ _KERNEL = """
 import sys
 from tests.workers.support import COMMANDS, start_worker
 made = [start_worker(f"m_{n}", interpreter=COMMANDS) for n in range(3)]
-made[0].execute.sendall(b"[None for _ in iter(int, 1)]")  # busy for ever
-made[1].execute.sendall(b"subprocess.Popen(['sleep', '1000']).pid")
-print(made[1].execute.recv(100).decode(), *(one.pid for one in made), flush=True)
+made[0].lanes[0].sendall(b"[None for _ in iter(int, 1)]")  # busy for ever
+made[1].lanes[0].sendall(b"subprocess.Popen(['sleep', '1000']).pid")
+print(made[1].lanes[0].recv(100).decode(), *(one.pid for one in made), flush=True)
 sys.stdin.read()
 """
 

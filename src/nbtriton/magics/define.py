@@ -36,7 +36,7 @@ from nbtriton.serving.server import Server, server
 if TYPE_CHECKING:
     from argparse import Namespace
 
-_CONFIGURED = (*(one.parameter for one in SCHEDULING), "read_only_inputs", "resources")
+_CONFIGURED = (*(one.parameter for one in SCHEDULING), "read_only_inputs", "resources", "sharing")
 _MODEL = (
     Option(
         "--config", "pbtxt under these options: a file, a variable, an expression, or the text in quotes", "FILE|EXPR|TEXT"),
@@ -46,6 +46,7 @@ _MODEL = (
     Option(
         "--resources", "with --isolation ray: what each instance takes of its node, such as CPU=2,GPU=1 (CPU=1)",
         "NAME=AMOUNT,…"),
+    Option("--sharing", "with --isolation ray: how many instances share an actor, and its model object (1)", "N", int),
     Option(
         "--read-only-inputs", "the model only reads its inputs: it gets them without a copy, numpy's read-only",
         action="store_true"),

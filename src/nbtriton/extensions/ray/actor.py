@@ -12,7 +12,7 @@ import sys
 from time import monotonic
 from typing import Final
 
-# The connections of a worker, in this order: executions, calls, and what it prints.
+# The connections of a worker, in this order: calls, what it prints, and its lanes, of which this is one.
 CONNECTIONS: Final = 4
 TOKEN_BYTES: Final = 16
 # Seconds for the kernel to connect.
@@ -36,14 +36,14 @@ def configure(sock: socket.socket) -> None:
 
 
 class Place:
-    """A place for one instance; Ray makes it an actor, whose methods run on the main thread of its process."""
+    """A place for the instances that share it; Ray makes it an actor, whose methods run on the main thread of its process."""
 
     def __init__(self) -> None:
         from ray.util import get_node_ip_address
 
         self._host = get_node_ip_address()
         self._token = secrets.token_bytes(TOKEN_BYTES)
-        self._listener = socket.create_server((self._host, 0), backlog=CONNECTIONS)
+        self._listener = socket.create_server((self._host, 0))
 
     def where(self) -> tuple[str, int, str, int, bytes]:
         """Return how to reach it: address, port, the id of its node, its process, and a secret."""
@@ -53,13 +53,13 @@ class Place:
         port = self._listener.getsockname()[1]
         return self._host, port, node, os.getpid(), self._token
 
-    def serve(self, name: str, directory: str) -> None:
-        """Be the worker of an instance, until its connections end."""
+    def serve(self, name: str, lanes: int, directory: str) -> None:
+        """Be the worker of so many instances, until its connections end."""
         from nbtriton.runtime.workers.worker.server import main
 
         # Ray's handler raises SystemExit in the model, which would then be told as the one that failed.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        execute, calls, stdout, stderr = self._accept()
+        calls, stdout, stderr, execute, *more = self._accept(CONNECTIONS + lanes - 1)
         for sock, number in ((stdout, 1), (stderr, 2)):
             os.dup2(sock.fileno(), number)
             sock.close()
@@ -70,14 +70,14 @@ class Place:
         sys.stdout, sys.stderr = streams
         with contextlib.suppress(OSError):  # a folder of the kernel's machine
             os.chdir(directory)
-        main(execute, calls, name)
+        main(execute, calls, name, *more)
 
-    def _accept(self) -> list[socket.socket]:
+    def _accept(self, count: int) -> list[socket.socket]:
         """Wait for the kernel's connections; others, which do not know the secret, are closed."""
         found: dict[int, socket.socket] = {}
         deadline = monotonic() + _CONNECT_S
         with self._listener as listener:
-            while len(found) < CONNECTIONS:
+            while len(found) < count:
                 listener.settimeout(max(0.01, deadline - monotonic()))
                 sock, _ = listener.accept()
                 sock.settimeout(5.0)
@@ -91,4 +91,4 @@ class Place:
                 sock.settimeout(None)
                 configure(sock)
                 found[said[-1]] = sock
-        return [found[index] for index in range(CONNECTIONS)]
+        return [found[index] for index in range(count)]

@@ -4,20 +4,63 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from nbtriton.backends.base import InstanceContext, ModelContext
+from nbtriton.backends.forking import per_process
 from nbtriton.common.errors import ConfigError
 from nbtriton.extensions.ray.cluster import NodeGoneError, cluster_of
 from nbtriton.model.config import INSTANCE_RESOURCES, ModelConfig, numbers_parameter
-from nbtriton.model.config.parameters import text_parameter
-from nbtriton.runtime.workers.backend import WorkerBackend
-from nbtriton.runtime.workers.core.connection import Connection
+from nbtriton.model.config.parameters import sharing_of, text_parameter
+from nbtriton.runtime.workers.backend import WorkerBackend, WorkerInstance
+from nbtriton.runtime.workers.core.connection import Connection, Lane
+from nbtriton.runtime.workers.process import Peer
 from nbtriton.runtime.workers.resources import Limits, ThreadBudget
 
 RUNTIME_ENV = "INSTANCE_RUNTIME_ENV"
+_lock = per_process(threading.Lock)
+
+
+class _Actor:
+    """What the instances share that take turns in one actor: that, and the one in its place once it is lost.
+
+    Parameters
+    ----------
+    place : tuple
+        What they were asked to run on.
+    """
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        self.place = place
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._error: BaseException | None = None
+
+    def lane(self, name: str, start: Callable[[], Lane]) -> Lane:
+        """Return a lane for an instance: the first one starts the actor, and fails for those that wait for it."""
+        before = self._error
+        with self._lock:
+            if self._error is not None and self._error is not before:
+                raise self._error
+            connection = self._connection
+            lane = connection.join(name) if connection is not None and connection.alive else None
+            if lane is None:
+                try:
+                    lane = start()
+                except BaseException as error:
+                    self._error = error
+                    raise
+                self._connection = lane.connection
+            return lane
+
+
+_actors: WeakKeyDictionary[WorkerInstance, _Actor] = WeakKeyDictionary()
 
 
 class RayBackend(WorkerBackend):
@@ -25,12 +68,23 @@ class RayBackend(WorkerBackend):
 
     isolation = "ray"
 
-    def _connect(self, name: str, context: ModelContext) -> Connection:
-        process = None
-        while process is None:
+    def _join(self, context: InstanceContext, instance: WorkerInstance) -> Lane:
+        place, sharing = (context.kind, context.device_id), sharing_of(context.model.config)
+        with _lock():
+            actor = _actors.get(instance)
+            if actor is None:
+                counts = Counter([_actors.get(one) for one in self._instances])
+                free = (
+                    one for one in counts if one and one.place == place and counts[one] < sharing
+                )
+                actor = _actors[instance] = next(free, None) or _Actor(place)
+        return actor.lane(context.name, partial(super()._join, context, instance))
+
+    def _start_process(self, name: str, context: ModelContext) -> Peer:
+        options, lanes = actor_options(context.config), sharing_of(context.config)
+        while True:
             with suppress(NodeGoneError):  # it is joined again, through another node
-                process = cluster_of(self._options.ray).start(name, actor_options(context.config))
-        return Connection(name, process, context.server, context.name, self._options.timeout_s)
+                return cluster_of(self._options.ray).start(name, options, lanes)
 
     def _limits(self, context: InstanceContext) -> Limits:
         """Return as many threads as the actor has processors."""

@@ -35,26 +35,23 @@ _BOOTSTRAP = (
     "from nbtriton.extensions.ray.driver import main; main(int(sys.argv[1]), sys.argv[2])"
 )
 
+# Of `Place.where`.
+_Where = tuple[str, int, str, int, bytes]
+
 
 class NodeGoneError(UnavailableError):
     """The node has gone through which the cluster was joined."""
 
 
 class RayProcess(Peer):
-    """The worker of one instance, in an actor."""
+    """The worker of one instance, or of several that share it, in an actor."""
 
-    def __init__(
-        self, name: str, cluster: Cluster, number: int, where: tuple[str, int, str, int, bytes]
-    ) -> None:
+    def __init__(self, name: str, cluster: Cluster, number: int, lanes: int, where: _Where) -> None:
         host, port, node, pid, token = where
-        sockets = _connected(name, host, port, token)
-        for sock in sockets[2:]:
-            sock.setblocking(False)
-        outputs = (
-            OutputPipe("stdout", sockets[2].detach()),
-            OutputPipe("stderr", sockets[3].detach()),
-        )
-        super().__init__(name, sockets[0], sockets[1], outputs)
+        count = CONNECTIONS + lanes - 1
+        calls, stdout, stderr, *sockets = _connected(name, host, port, token, count)
+        outputs = OutputPipe("stdout", stdout.detach()), OutputPipe("stderr", stderr.detach())
+        super().__init__(name, sockets, calls, outputs)
         self.pid = pid
         self.node = f"{host} (node {node[:8]})"
         self._cluster = cluster
@@ -65,10 +62,10 @@ class RayProcess(Peer):
         self._cluster.kill(self._number)
 
 
-def _connected(name: str, host: str, port: int, token: bytes) -> list[socket.socket]:
+def _connected(name: str, host: str, port: int, token: bytes, count: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
-        for index in range(CONNECTIONS):
+        for index in range(count):
             sock = socket.create_connection((host, port), _GRACE_S * 2)
             sockets.append(sock)
             sock.settimeout(None)
@@ -89,7 +86,7 @@ class _Start:
 
     def __init__(self) -> None:
         self.settled = threading.Event()
-        self.where: tuple[str, int, str, int, bytes] | None = None
+        self.where: _Where | None = None
         self.cause = ""
 
 
@@ -126,8 +123,8 @@ class Cluster:
         self._thread = threading.Thread(target=self._read, name="nbtriton-ray", daemon=True)
         self._thread.start()
 
-    def start(self, name: str, options: Mapping[str, Any]) -> RayProcess:
-        """Start an actor for an instance, and connect to it.
+    def start(self, name: str, options: Mapping[str, Any], lanes: int = 1) -> RayProcess:
+        """Start an actor for an instance, or for as many as it has lanes, and connect to it.
 
         Raises
         ------
@@ -147,12 +144,14 @@ class Cluster:
         try:
             if not self.alive:
                 raise ChannelClosed
-            self._channel.send((START, number, name, dict(options), current_directory(), _START_S))
+            self._channel.send(
+                (START, number, _START_S, dict(options), name, lanes, current_directory())
+            )
             limit_s = PERIODS * _START_S + _GRACE_S
             if not interrupts_allowed(wait_in_slices, start.settled.wait, limit_s):
                 start.cause = "no answer in time"
             if start.where is not None:
-                process = RayProcess(name, self, number, start.where)
+                process = RayProcess(name, self, number, lanes, start.where)
         except ChannelClosed:
             start.cause = self._cause or "the connection has ended"
         finally:

@@ -18,7 +18,7 @@ from nbtriton.extensions.ray.actor import Place
 from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 
 # From the kernel.
-START: Final = 1  # number, name, options of the actor, directory, seconds
+START: Final = 1  # number, seconds, options of the actor, and what `Place.serve` takes
 KILL: Final = 2  # number
 # To the kernel.
 READY: Final = 10  # the error of the connection to the cluster, empty without one
@@ -89,7 +89,7 @@ class _Actors:
         self._starting: dict[int, threading.Timer] = {}
 
     def start(
-        self, number: int, name: str, options: Mapping[str, Any], directory: str, limit_s: float
+        self, number: int, limit_s: float, options: Mapping[str, Any], *place: str | int
     ) -> None:
         try:
             actor = self._class.options(**options, scheduling_strategy="SPREAD").remote()
@@ -102,7 +102,7 @@ class _Actors:
         )
         timer.daemon = True
         timer.start()
-        where, served = actor.where.remote(), actor.serve.remote(name, directory)
+        where, served = actor.where.remote(), actor.serve.remote(*place)
         where.future().add_done_callback(lambda future: self._started(number, future))
         served.future().add_done_callback(lambda future: self._ended(number, future))
 

@@ -11,6 +11,7 @@ from nbtriton.model.config.normalize import scheduling_choice
 from nbtriton.model.config.parameters import (
     INSTANCE_ISOLATION,
     INSTANCE_RESOURCES,
+    INSTANCE_SHARING,
     READ_ONLY_INPUTS,
     check_isolation,
 )
@@ -33,6 +34,7 @@ def apply_options(
     isolation: str | None = None,
     environment: str | None = None,
     resources: str | None = None,
+    sharing: int | None = None,
     response_cache: bool | None = None,
 ) -> ModelConfig:
     """Return the configuration with these options set; None leaves a field as it is.
@@ -64,6 +66,8 @@ def apply_options(
         The parameter ``EXECUTION_ENV_PATH``: an archive or a folder.
     resources : str, optional
         The parameter ``INSTANCE_RESOURCES``: what each instance takes of a node of a Ray cluster.
+    sharing : int, optional
+        The parameter ``INSTANCE_SHARING``: how many instances share an actor there.
     response_cache : bool, optional
         ``response_cache.enable``.
 
@@ -103,6 +107,8 @@ def apply_options(
         done.parameters[EXECUTION_ENV_PATH].string_value = environment
     if resources is not None:
         done.parameters[INSTANCE_RESOURCES].string_value = resources
+    if sharing is not None:
+        done.parameters[INSTANCE_SHARING].string_value = str(sharing)
     if response_cache is not None:
         done.response_cache.enable = response_cache
     return done

@@ -80,6 +80,7 @@ MAX_UNREAD_RESPONSES: Final = "MAX_UNREAD_RESPONSES"
 INSTANCE_ISOLATION: Final = "INSTANCE_ISOLATION"
 INSTANCE_RESOURCES: Final = "INSTANCE_RESOURCES"
 INSTANCE_RESTARTS: Final = "INSTANCE_RESTARTS"
+INSTANCE_SHARING: Final = "INSTANCE_SHARING"
 
 
 def reads_only(config: ModelConfig) -> bool:
@@ -118,6 +119,25 @@ def max_unread_responses(config: ModelConfig) -> int:
             hint="a whole number of responses; 0 for any number",
         )
     return int(value)
+
+
+def sharing_of(config: ModelConfig) -> int:
+    """Return how many instances share one actor of a Ray cluster, and its model object.
+
+    Raises
+    ------
+    ConfigError
+        The parameter ``INSTANCE_SHARING`` is no whole number from 1 to 8, or the instances are asked to live elsewhere.
+
+    Examples
+    --------
+    >>> value = '{ key: "INSTANCE_SHARING" value { string_value: "2" } }'
+    >>> sharing_of(parse_pbtxt(f"parameters {value}"))
+    2
+    """
+    allowed = tuple("12345678") if isolation_of(config) in (None, "ray") else ()
+    hint = "with isolation ray: how many instances share an actor, 1 to 8"
+    return int(_word_of(config, INSTANCE_SHARING, allowed, hint) or 1)
 
 
 def isolation_of(config: ModelConfig) -> str | None:

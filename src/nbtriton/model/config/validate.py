@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nbtriton.common.errors import ConfigError
 from nbtriton.model.config._proto import ModelConfig, enum_name
 from nbtriton.model.config.normalize import FAMILIES, queue_policies
-from nbtriton.model.config.parameters import max_unread_responses, reads_only
+from nbtriton.model.config.parameters import max_unread_responses, reads_only, sharing_of
 from nbtriton.model.config.validate_ensemble import validate_structure
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def validate(config: ModelConfig) -> None:
         )
     reads_only(config)  # which refuses what it cannot read
     max_unread_responses(config)  # as well
+    sharing_of(config)
 
 
 def _validate_identity(config: ModelConfig) -> None:

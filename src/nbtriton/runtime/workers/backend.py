@@ -27,9 +27,9 @@ from nbtriton.model.config import EXECUTION_ENV_PATH, ModelConfig, complete_from
 from nbtriton.runtime.interrupts import interrupts_deferred
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.carry import pack
-from nbtriton.runtime.workers.core.connection import Connection
+from nbtriton.runtime.workers.core.connection import Connection, Lane
 from nbtriton.runtime.workers.environment import Environment, Environments, environment_path
-from nbtriton.runtime.workers.process import start_worker
+from nbtriton.runtime.workers.process import Peer, start_worker
 from nbtriton.runtime.workers.resources import Limits, WorkerOptions
 
 
@@ -66,7 +66,7 @@ class WorkerBackend(Backend):
         self._instances: list[WorkerInstance] = []
         # The worker that has completed the configuration, if any; the first instance reuses it if it may keep
         # loaded code.
-        self._prepared: list[Connection] = []
+        self._prepared: list[Lane] = []
         # A backend that only completes a configuration is not closed.
         self._forget = weakref.finalize(self, _close_prepared, self._prepared)
 
@@ -80,11 +80,11 @@ class WorkerBackend(Backend):
         model = describe_model(context, self.inner, self._settings)
         # As in Triton, an instance has its own process, with nothing from the one that completes.
         with interrupts_deferred():  # a process between two lines would be nobody's
-            connection = self._connect(context.name, context)
+            lane = self._connect(context.name, context)
             try:
-                completed = connection.ask(protocol.COMPLETE, model)
+                completed = lane.connection.ask(lane, protocol.COMPLETE, model)
             finally:
-                connection.finalize()
+                lane.connection.finalize(lane)
         return context.config if completed is None else complete_from(context.config, completed)
 
     def check(self, context: ModelContext) -> None:
@@ -114,32 +114,37 @@ class WorkerBackend(Backend):
     def create_instance(self, context: InstanceContext) -> BackendInstance:
         """Start a worker and create the instance in it."""
         model = describe_model(context.model, self.inner, self._settings, batches=self._batches)
-        start, outputs = partial(self._start, context, model), frozenset(model["outputs"])
-        return WorkerInstance(start, outputs, self._instances)
+        return WorkerInstance(partial(self._start, context, model), self._instances)
 
     def _start(
         self,
         context: InstanceContext,
         model: dict[str, Any],
-        connected: Callable[[Connection], None],
+        instance: WorkerInstance,
     ) -> bool:
-        connection = _pop_prepared(self._prepared)
-        if connection is None:
-            connection = self._connect(context.name, context.model)
-        else:
-            connection.adopt(context.name, context.model.server)
+        lane = self._join(context, instance)
+        connection = lane.connection
         connection.ledger = context.model.ledger
-        connected(connection)
+        connection.all_outputs = frozenset(model["outputs"])
+        instance.connected(lane)
         try:
-            limits = connection.limits = self._limits(context)
+            limits = connection.limits = connection.limits or self._limits(context)
             created: dict[str, Any] = connection.ask(
-                protocol.CREATE, describe_instance(context, model, limits)
+                lane, protocol.CREATE, describe_instance(context, model, limits)
             )
         except BaseException:
-            connection.close()
+            connection.close(lane)
             raise
         ready: bool = created["ready"]
         return ready
+
+    def _join(self, context: InstanceContext, instance: WorkerInstance) -> Lane:  # noqa: ARG002 - of who shares
+        """Return a lane to a worker for an instance: the prepared one's, or a new one's."""
+        lane = _pop_prepared(self._prepared)
+        if lane is None:
+            return self._connect(context.name, context.model)
+        lane.connection.adopt(lane, context.name, context.model.server)
+        return lane
 
     def _limits(self, context: InstanceContext) -> Limits:
         return Limits.of(context, self._options)
@@ -158,14 +163,21 @@ class WorkerBackend(Backend):
         _close_prepared(self._prepared)
         self.inner.close()
 
-    def _connect(self, name: str, context: ModelContext) -> Connection:
+    def _connect(self, name: str, context: ModelContext) -> Lane:
+        """Return a lane of a new worker."""
+        process = self._start_process(name, context)
+        connection = Connection(process, context.server, context.name, self._options.timeout_s)
+        lane = connection.join(name)
+        assert lane is not None  # the first one
+        return lane
+
+    def _start_process(self, name: str, context: ModelContext) -> Peer:  # noqa: ARG002 - of a node
         own = self._environment
-        process = start_worker(
+        return start_worker(
             name,
             interpreter=None if own is None else own.interpreter,
             environment=None if own is None else {"LD_LIBRARY_PATH": own.libraries},
         )
-        return Connection(name, process, context.server, context.name, self._options.timeout_s)
 
     def _find_environment(self, context: ModelContext) -> None:
         """Find the model's own interpreter.
@@ -192,28 +204,29 @@ class WorkerBackend(Backend):
         model = describe_model(context, self.inner, self._settings)
         try:
             with interrupts_deferred():
-                connection = _pop_prepared(self._prepared) or self._connect(context.name, context)
-                self._prepared.append(connection)
-                return connection.ask(protocol.COMPLETE, {**model, "auto_complete": auto_complete})
+                lane = _pop_prepared(self._prepared) or self._connect(context.name, context)
+                self._prepared.append(lane)
+                asked = {**model, "auto_complete": auto_complete}
+                return lane.connection.ask(lane, protocol.COMPLETE, asked)
         except BaseException:
             _close_prepared(self._prepared)
             raise
 
 
-def _pop_prepared(prepared: list[Connection]) -> Connection | None:
-    """Remove and return a live worker; None without one."""
+def _pop_prepared(prepared: list[Lane]) -> Lane | None:
+    """Remove and return a lane of a live worker; None without one."""
     with suppress(IndexError):  # other threads pop too
         while True:
-            connection = prepared.pop()
-            if connection.alive:
-                return connection
-            connection.close()
+            lane = prepared.pop()
+            if lane.connection.alive:
+                return lane
+            lane.connection.close(lane)
     return None
 
 
-def _close_prepared(prepared: list[Connection]) -> None:
-    while (connection := _pop_prepared(prepared)) is not None:
-        connection.close()
+def _close_prepared(prepared: list[Lane]) -> None:
+    while (lane := _pop_prepared(prepared)) is not None:
+        lane.connection.close(lane)
 
 
 _NOT_AWAITED = "the server did not wait for it"
@@ -225,71 +238,78 @@ class WorkerInstance(BackendInstance):
     Parameters
     ----------
     start : callable
-        ``start(connected)`` starts a worker, calls ``connected`` with its connection, creates the instance in
-        it, and returns whether the model can be asked for its readiness.
-    all_outputs : frozenset of str
-        The outputs of the model.
+        ``start(instance)`` finds it a worker, calls `connected` with a lane, creates the instance there, and
+        returns whether the model can be asked for its readiness.
     among : list of WorkerInstance
         The instances of the model, with this one until it is finalized.
+
+    Attributes
+    ----------
+    lane : Lane
+        Set with `connected`.
     """
 
+    lane: Lane
+
     def __init__(
-        self,
-        start: Callable[[Callable[[Connection], None]], bool],
-        all_outputs: frozenset[str],
-        among: list[WorkerInstance],
+        self, start: Callable[[WorkerInstance], bool], among: list[WorkerInstance]
     ) -> None:
         self._start = start
-        self._all_outputs = all_outputs
         self._on_lost: Callable[[str], None] | None = None
         self._abandoned = False
-        if start(self._connected):
-            self.readiness = lambda: self._connection.ask_ready()  # noqa: PLW0108 - a restart exchanges it
         self._among = among
         among.append(self)
+        try:
+            if start(self):
+                self.readiness = lambda: self.lane.connection.ask_ready()  # noqa: PLW0108 - a restart exchanges it
+        except BaseException:
+            among.remove(self)
+            raise
 
     def execute(
         self, requests: Sequence[BackendRequest], timer: BatchTimer
     ) -> Sequence[Response | None] | None:
         """Run one batch; see `BackendInstance.execute`."""
-        return self._connection.execute(requests, timer, self._all_outputs)
+        return self.lane.connection.execute(self.lane, requests, timer)
 
     def cancelled(self, request: BackendRequest) -> None:
         """Handle the cancellation of a request that the worker may have."""
-        self._connection.cancel(request)
+        if hasattr(self, "lane"):  # it does not start
+            self.lane.connection.cancel(request)
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """Set the function to call when the process has ended; see `BackendInstance.watch`."""
         self._on_lost = on_lost
-        self._connection.watch(on_lost)
+        self.lane.connection.watch(self.lane, on_lost)
 
     def restart(self) -> None:
         """Create the instance in a new process; see `BackendInstance.restart`."""
-        self._connection.close()
-        self._start(self._connected)
+        self.lane.connection.close(self.lane)
+        self._start(self)
         if self._on_lost is not None:
-            self._connection.watch(self._on_lost)
+            self.watch(self._on_lost)
 
     def abandon(self) -> None:
         """End the process, or the one that a restart makes next; see `BackendInstance.abandon`."""
-        if not self._connection.alive:
+        if not self.lane.connection.alive:
             self._abandoned = True
-        self._connection.kill(_NOT_AWAITED)
+        self.lane.connection.kill(_NOT_AWAITED)
 
     def placement(self) -> Placement | None:
         """Return the node of a worker on another machine; see `BackendInstance.placement`."""
-        return self._connection.placement()
+        return self.lane.placement()
 
-    def _connected(self, connection: Connection) -> None:
-        self._connection = connection
+    def connected(self, lane: Lane) -> None:
+        """Have another lane from now on."""
+        self.lane = lane
         if self._abandoned:
-            connection.kill(_NOT_AWAITED)
+            lane.connection.kill(_NOT_AWAITED)
 
     def finalize(self) -> None:
         """Finalize the model and end its process."""
         self.readiness = None
         self._among.remove(self)
-        self._connection.finalize()
+        self.lane.connection.finalize(self.lane)
 
 
 def is_python_model(backend: Backend, source: object) -> bool:

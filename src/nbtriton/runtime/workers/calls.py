@@ -50,8 +50,10 @@ class ServerCalls:
     Attributes
     ----------
     server : ServerHandle or None
-    context : Executing
-        Of the current execution.
+    contexts : dict of int to Executing
+        Of the current executions, by their dialogue.
+    alone : str
+        A model whose instances share a worker: a call of itself could wait for its own end. Empty for others.
     """
 
     def __init__(
@@ -67,7 +69,8 @@ class ServerCalls:
         self._heap = heap
         self._open = open_memory
         self._request = request
-        self.context = Executing()
+        self.contexts: dict[int, Executing] = {}
+        self.alone = ""
         self._futures: dict[int, Any] = {}
         # The objects of the model's metrics, by the worker's numbers for them.
         self._families: dict[int, Family] = {}
@@ -93,7 +96,7 @@ class ServerCalls:
             if future is not None:
                 future._ask_to_end()  # noqa: SLF001 - the engine's side of it
         elif kind == protocol.AWAITS:
-            self._awaits(message[1])
+            self._awaits(message[1], message[2])
         else:
             raise InternalError(f"a worker sent a message of the unknown kind {kind}")
 
@@ -148,7 +151,9 @@ class ServerCalls:
     ) -> None:
         try:
             inputs = decode_tensors(tensors, self._open(place, behind))
-            response = self._any_server().call(model, version, inputs, RequestOptions(*options))
+            response = self._any_server(model).call(
+                model, version, inputs, RequestOptions(*options)
+            )
         except (Exception, KeyboardInterrupt) as error:
             _refuse(lane, number, error)
             return
@@ -174,7 +179,7 @@ class ServerCalls:
                 parent = None if request is None else request.trace
                 trace = None if parent is None else parent.child()
             inputs = decode_tensors(tensors, self._open(place, behind))
-            future = self._any_server().submit(
+            future = self._any_server(model).submit(
                 model,
                 version,
                 inputs,
@@ -213,11 +218,11 @@ class ServerCalls:
         place, behind = packer.finish(self._heap)
         lane.send((kind, number, final, body, place), behind)
 
-    def _awaits(self, number: int) -> None:
-        future = self._futures.get(number)
-        if future is None:  # answered already
+    def _awaits(self, number: int, dialogue: int) -> None:
+        future, context = self._futures.get(number), self.contexts.get(dialogue)
+        if future is None or context is None:  # answered already
             return
-        token = EXECUTING.set(self.context)
+        token = EXECUTING.set(context)
         try:
             self._any_server().awaits(future)
         finally:
@@ -294,7 +299,12 @@ class ServerCalls:
         kind = getattr(__import__("builtins"), category, UserWarning)
         warnings.warn_explicit(message, kind, filename, line)
 
-    def _any_server(self) -> ServerHandle:
+    def _any_server(self, model: str = "") -> ServerHandle:
+        if model and model == self.alone:
+            raise InternalError(
+                f"deadlock: '{model}' calls itself, and its instances share an actor: each would wait for the other",
+                hint="INSTANCE_SHARING: 1",
+            )
         if self.server is None:
             raise EngineStoppedError("Model control needs a model that a server runs.")
         return self.server

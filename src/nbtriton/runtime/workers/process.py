@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,8 +67,9 @@ class Peer:
     ----------
     name : str
         Of the instance.
-    execute, calls : socket.socket
-        The kernel's ends of the two connections. Both are at their end after the worker has ended, even if
+    lanes : sequence of socket.socket
+    calls : socket.socket
+        The kernel's ends of the connections. All are at their end after the worker has ended, even if
         one of its children still has the other ends. `close` closes them.
     outputs : tuple of OutputPipe
         What it prints.
@@ -87,7 +88,7 @@ class Peer:
     def __init__(
         self,
         name: str,
-        execute: socket.socket,
+        lanes: Sequence[socket.socket],
         calls: socket.socket,
         outputs: tuple[OutputPipe, ...],
     ) -> None:
@@ -96,7 +97,7 @@ class Peer:
         self.node = ""
         self.exit: WorkerExit | None = None
         self.reason = ""
-        self.execute = execute
+        self.lanes = lanes
         self.calls = calls
         self.outputs = outputs
         self._ended = threading.Event()
@@ -133,7 +134,7 @@ class Peer:
     def close(self, timeout_s: float = _GRACE_S) -> None:
         """End it, and close the connections; no thread may wait on them."""
         self.end(timeout_s)
-        for connection in (self.execute, self.calls):
+        for connection in (*self.lanes, self.calls):
             connection.close()
 
     def ended(self, code: int | None, reason: str = "") -> None:
@@ -148,13 +149,13 @@ class Peer:
     def in_child(self) -> None:
         """Close the copies in a forked child of the kernel; the connections belong to the parent."""
         self._forked = True
-        for connection in (self.execute, self.calls):
+        for connection in (*self.lanes, self.calls):
             connection.close()
         for output in self.outputs:
             output.in_child()
 
     def _shut_down(self) -> None:
-        for connection in (self.execute, self.calls):
+        for connection in (*self.lanes, self.calls):
             with contextlib.suppress(OSError):  # closed, or at its end
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -174,7 +175,7 @@ class WorkerProcess(Peer, Forked):
         self._number = 0
         mine, execute = socket.socketpair()
         calls_here, calls = socket.socketpair()
-        super().__init__(name, mine, calls_here, (OutputPipe("stdout"), OutputPipe("stderr")))
+        super().__init__(name, [mine], calls_here, (OutputPipe("stdout"), OutputPipe("stderr")))
         self._theirs = [execute.detach(), calls.detach(), *(pipe.writer for pipe in self.outputs)]
 
     def kill(self) -> None:
@@ -203,7 +204,7 @@ class WorkerProcess(Peer, Forked):
                 self._settled.wait(_GRACE_S)
         except KeyboardInterrupt:
             self.kill()  # as soon as it has started
-            self.execute.close()
+            self.lanes[0].close()
             self.calls.close()
             raise
         if not self.pid:

@@ -1,9 +1,9 @@
 """The kinds of control messages between the engine's process and a worker.
 
-Every message is a tuple of plain values that begins with its kind. Two channels connect the processes:
+Every message is a tuple of plain values that begins with its kind. Two or more channels connect the processes:
 
-*execute*
-    A strict dialogue. The engine's side asks (CREATE, COMPLETE, EXECUTE, FINALIZE), the worker replies
+*lanes*
+    One for each instance; on each a strict dialogue. The engine's side asks (CREATE, COMPLETE, EXECUTE, FINALIZE), the worker replies
     (REPLY, FAILED, INTERRUPTED). Before its reply the worker's main thread may send messages of the
     second group below, and each CALL and ASK among them is answered before it continues.
 *calls*
@@ -24,9 +24,9 @@ from nbtriton.common.errors import TritonError
 from nbtriton.model.tensors import Array
 
 # Version of the messages: the engine's side refuses a worker with another one.
-VERSION: Final = 1
+VERSION: Final = 2
 
-# The engine asks, on the channel of executions.
+# The engine asks, on a lane.
 CREATE: Final = 1
 COMPLETE: Final = 2
 EXECUTE: Final = 3
@@ -37,12 +37,12 @@ REPLY: Final = 10
 FAILED: Final = 11
 INTERRUPTED: Final = 12
 
-# The worker uses the server, on either channel: (kind, …).
+# The worker uses the server, on a lane or the channel of calls: (kind, …).
 ASK: Final = 20  # a question to the server: number, what, arguments
 CALL: Final = 21  # a request to another model, by a thread that waits for its response
 SUBMIT: Final = 22  # a request to another model, answered by RESPONSE and DONE
 CANCEL: Final = 23  # of a SUBMIT
-AWAITS: Final = 24  # a coroutine of the model may await a SUBMIT
+AWAITS: Final = 24  # a coroutine of the model may await a SUBMIT: its number, the dialogue
 WAIT: Final = 25  # the main thread waits for a coroutine
 SEND: Final = 26  # a response, by a response sender
 NOTE: Final = 27  # a log line, printed text, a warning, a called model

@@ -77,9 +77,9 @@ class Channel:
         self.sent_bytes = 0
         self.received_bytes = 0
 
-    def fileno(self) -> int:
-        """Return the descriptor, to wait for."""
-        return self._socket.fileno()
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until there is something to read; return False after the timeout."""
+        return bool(self._poll.poll(min(timeout_s * 1000, 1 << 30)))
 
     @property
     def has_more(self) -> bool:

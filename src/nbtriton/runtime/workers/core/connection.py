@@ -1,14 +1,14 @@
-"""The engine's end of a worker: its two channels, its memory, its executions.
+"""The engine's end of a worker: its channels, its memory, its executions.
 
 Theory of operation
 -------------------
-A worker is a process with one instance of a model. Two socket pairs lead to it:
+A worker is a process with one object of a model, mostly for one instance. Two or more sockets lead to it:
 
-- The *lane* carries dialogues. One thread at a time asks (create the instance, execute this batch, finalize) and
-  waits for the reply. In between the worker may ask back: a call of another model, a log line, "wait, I am in a
-  coroutine". The waiting thread answers, so the code that a model's call leads to runs on the thread that a model
-  in the kernel would have run it on, with its context (`EXECUTING`). At the worker's end the main thread reads the
-  lane.
+- A *lane* carries the dialogues of an instance. One thread at a time asks (create the instance, execute this batch,
+  finalize) and waits for the reply. In between the worker may ask back: a call of another model, a log line, "wait,
+  I am in a coroutine". The waiting thread answers, so the code that a model's call leads to runs on the thread that
+  a model in the kernel would have run it on, with its context (`EXECUTING`). At the worker's end the main thread
+  reads the lane.
 - The *channel* carries everything that cannot wait for a turn of that dialogue. To the worker: cancellations,
   interrupts, questions for its readiness. From it: responses that a model's other threads send, new shared memory
   and its file descriptors. Each end has a thread that reads it, here `_read`.
@@ -27,14 +27,21 @@ the dialogue: one that comes late must not hit the next execution. The model may
 on instead, its process is killed: after `_PATIENCE_S` by a second Ctrl-C, after `_LONGEST_PATIENCE_S` without one.
 
 The end of a worker is seen as the end of a socket, by whichever thread reads or writes next. `_lost` runs once, and
-fails nobody itself: the thread in a dialogue raises Triton's error for its batch (PB92), the reading thread fails
-the requests that were to be answered later, and the instance's recovery hears of it by `watch`.
+fails nobody itself: a thread in a dialogue raises Triton's error for its batch (PB92), the reading thread fails
+the requests that were to be answered later, and the recovery of each instance hears of it by `watch`.
+
+Instances may share a worker, with a lane each (`INSTANCE_SHARING`): while it executes for one, the batch of another
+is on its way. At its end a thread for each lane reads a message, waits until the main thread has had the dialogue,
+and sends the reply. The main thread takes them in the order of their coming. So a dialogue may wait for its *turn*.
+An interrupt or a cancellation reaches one that waits; a reply tells how long it waited; and the timeout of an
+execution begins with the reply before it, which is when its turn began, or earlier. The last instance that leaves
+finalizes the model.
 
 What does not work
 ------------------
 - *One socket for both.* A cancellation would lie unread behind an execution: the thread that could read it
   computes. A second reader at the worker's end would have to hand each batch over to the main thread, a wake-up of
-  30 to 50 us.
+  30 to 50 us (which lanes that are shared pay, as their way is longer).
 - *multiprocessing's connections.* Two system calls and a pickle for each message (`channel.py`).
 - *Named shared memory.* A killed process leaves it behind. Here memory has no name, and ends with its last
   descriptor.
@@ -55,6 +62,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic, monotonic_ns
 from typing import Any
@@ -70,7 +78,7 @@ from nbtriton.runtime.interrupts import (
 )
 from nbtriton.runtime.workers import protocol
 from nbtriton.runtime.workers.calls import ServerCalls
-from nbtriton.runtime.workers.core.channel import ChannelClosed
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.core.codec import decode_responses, encode_requests
 from nbtriton.runtime.workers.core.memory import ConnectionEnd
 from nbtriton.runtime.workers.core.packing import Packer
@@ -97,16 +105,64 @@ def unhealthy(name: str, cause: str) -> InternalError:
     )
 
 
+class Lane:
+    """The dialogues of one instance, from `Connection.join` to `Connection.close`; one thread at a time has one.
+
+    Attributes
+    ----------
+    connection : Connection
+    name : str
+        Of the instance.
+    channel : Channel
+    on_lost : callable or None
+        See `Connection.watch`.
+    calling : bool
+        The executing thread runs a call of the worker.
+    deadline, interrupt_deadline : float or None
+        When the worker is killed, by the monotonic clock; and if it is for an interrupt.
+    clock_ns : int
+        Added to the worker's times: another machine has another clock.
+    printed : select.poll
+        Of the worker's outputs; only one thread at a time may ask it.
+    """
+
+    def __init__(self, connection: Connection, name: str, channel: Channel) -> None:
+        self.connection = connection
+        self.name = name
+        self.channel = channel
+        channel.sent_bytes = channel.received_bytes = 0  # of another instance
+        self.on_lost: Callable[[str], object] | None = None
+        self.calling = False
+        self.deadline: float | None = None
+        self.interrupt_deadline: float | None = None
+        self.clock_ns = 0
+        self.printed = select.poll()
+        for output in connection.process.outputs:
+            self.printed.register(output.reader, select.POLLIN)
+
+    def placement(self) -> Placement | None:
+        """Return the worker's node, and the bytes of executions; None for a worker of this machine."""
+        node, channel = self.connection.process.node, self.channel
+        return Placement(node, channel.sent_bytes, channel.received_bytes) if node else None
+
+    def here(self, sent_ns: int, start: int, end: int) -> tuple[int, int]:
+        """Return the worker's times by this clock: it started after it was asked, and ended before now.
+
+        On one machine, where both have one clock, they stay as they are.
+        """
+        if start and end:
+            self.clock_ns = min(max(self.clock_ns, sent_ns - start), monotonic_ns() - end)
+        return start and start + self.clock_ns, end and end + self.clock_ns
+
+
 class Connection(ConnectionEnd):
     """One worker process, from its start to its end.
 
-    One thread at a time sends a question and waits for the reply. The connection's own thread reads the
-    worker's other messages.
+    On each lane one thread at a time sends a question and waits for the reply. The connection's own thread reads
+    the worker's other messages.
 
     Parameters
     ----------
-    name : str
-        Of the instance, for messages and threads.
     process : Peer
     server : ServerHandle or None
         For the model's code.
@@ -119,34 +175,30 @@ class Connection(ConnectionEnd):
     ----------
     ledger : CopyLedger or None
         For a worker on another machine: counts the way of its executions as copies.
+    all_outputs : frozenset of str
+        The outputs of the model.
     """
 
     def __init__(
         self,
-        name: str,
         process: Peer,
         server: ServerHandle | None,
         model: str = "",
         timeout_s: float | None = None,
     ) -> None:
-        super().__init__(process.execute, process.calls)
-        self.name = name
+        super().__init__(process.calls)
         self.process = process
         self._timeout_s = timeout_s
-        self._on_lost: Callable[[str], object] | None = None
         self._losing = threading.Lock()
         self._cause = ""  # the reason of its end, or of its kill
-        self._poll = select.poll()
-        self._poll.register(self._lane.fileno(), select.POLLIN)
-        self._printed = select.poll()
-        for output in process.outputs:
-            self._printed.register(output.reader, select.POLLIN)
-        # Added to the worker's times: another machine has another clock.
-        self._clock_ns = 0
+        self._free = [Channel(lane) for lane in process.lanes]
+        self._lanes: list[Lane] = []
+        self._replied = 0.0  # the time of the last reply
         self._calls = ServerCalls(server, self._channel, self.heap, self._open, self._request)
+        self._calls.alone = model if len(process.lanes) > 1 else ""
         self._main = threading.main_thread().ident
         self._dialogues = itertools.count(1)
-        # The requests of the worker's execution, and those it may answer later; None for answered ones.
+        # The requests of the worker's executions, and those it may answer later; None for answered ones.
         self._batches: dict[int, Sequence[BackendRequest]] = {}
         self._late: dict[int, list[BackendRequest | None]] = {}
         self._model = model
@@ -155,29 +207,83 @@ class Connection(ConnectionEnd):
         # Of an instance, after its creation; released with the process.
         self.limits: Limits | None = None
         self.ledger: CopyLedger | None = None
+        self.all_outputs: frozenset[str] = frozenset()
         self._threads = 0
         self._handled = 0  # messages on the channel of calls
         self._progress = threading.Condition()
         self._ready: dict[int, SimpleQueue[bool]] = {}
         self._closing = False
         self._reported = False
-        self._calling = False  # the executing thread runs a call of the worker
-        self._deadline: float | None = None
-        self._interrupt_deadline = 0.0
         self.alive = True
         self._reader = threading.Thread(
-            target=self._read, name=f"nbtriton-{name}-calls", daemon=True
+            target=self._read, name=f"nbtriton-{process.name}-calls", daemon=True
         )
         self._reader.start()
 
-    # -- dialogues -------------------------------------------------------------------------------
+    # -- instances -------------------------------------------------------------------------------
 
-    def adopt(self, name: str, server: ServerHandle | None) -> None:
+    def join(self, name: str) -> Lane | None:
+        """Return a lane for an instance, or for who completes a configuration; None without a free one, and once all have left."""
+        with self._losing:
+            if self._closing or not self._free:
+                return None
+            lane = Lane(self, name, self._free.pop())
+            self._lanes.append(lane)
+            return lane
+
+    def adopt(self, lane: Lane, name: str, server: ServerHandle | None) -> None:
         """Become the connection of an instance, after the completion of its configuration."""
-        self.name = name
+        lane.name = name
         self._calls.server = server
 
-    def ask(self, kind: int, description: object) -> Any:
+    def watch(self, lane: Lane, on_lost: Callable[[str], object]) -> None:
+        """Set a function to call with the cause when the worker ends unasked."""
+        with self._losing:
+            lane.on_lost = on_lost
+            lost = self._reported
+        if lost:
+            on_lost(self._cause)
+
+    def finalize(self, lane: Lane) -> None:
+        """Leave; behind the last instance let the model finalize, and end the process."""
+        if self._leave(lane):
+            try:
+                with suppress(TritonError):
+                    self.ask(lane, protocol.FINALIZE, None)
+            finally:
+                self._end()
+
+    def close(self, lane: Lane) -> None:
+        """Leave; behind the last instance end the process, which may be dead already."""
+        if self._leave(lane):
+            self._end()
+
+    def _leave(self, lane: Lane) -> bool:
+        """Free a lane, if it is not yet; return whether no instance is left."""
+        with self._losing:
+            if lane in self._lanes:
+                self._lanes.remove(lane)
+                self._free.append(lane.channel)
+            self._closing = not self._lanes
+            return self._closing
+
+    def _end(self) -> None:
+        self.process.end()
+        if get_ident() != self._reader.ident:
+            self._reader.join()
+        # Not before: it reads from a descriptor whose number could belong to another file.
+        self.process.close()
+        if self.limits is not None:
+            self.limits.release()
+
+    def kill(self, cause: str) -> None:
+        """End the worker at once, even during a computation."""
+        self._cause = self._cause or cause
+        self.process.kill()
+
+    # -- dialogues -------------------------------------------------------------------------------
+
+    def ask(self, lane: Lane, kind: int, description: object) -> Any:
         """Send a single question, such as to create the instance; return the answer.
 
         Raises
@@ -189,33 +295,35 @@ class Connection(ConnectionEnd):
         """
         with interrupts_deferred():
             number = next(self._dialogues)
-            reply, _ = self._converse(number, (kind, number, description, self._levels_now()), b"")
-            return reply[2]
+            message = kind, number, description, self._levels_now()
+            return self._converse(lane, message, b"")[0][2]
 
     def execute(
-        self, requests: Sequence[BackendRequest], timer: BatchTimer, all_outputs: frozenset[str]
+        self, lane: Lane, requests: Sequence[BackendRequest], timer: BatchTimer
     ) -> Sequence[Response | None] | None:
         """Execute one batch; see `BackendInstance.execute`."""
         with interrupts_deferred():
             number = next(self._dialogues)
             self._batches[number] = requests
-            self._calls.context = EXECUTING.get()
+            self._calls.contexts[number] = EXECUTING.get()
             try:
                 packer = Packer()
-                body = encode_requests(requests, all_outputs, packer)
+                body = encode_requests(requests, self.all_outputs, packer)
                 place, behind = packer.finish(self.heap)
                 levels = self._levels_now() if number & 63 == 1 else None
                 message = (
                     protocol.EXECUTE, number, body, place, self._incoming.pop_released(), levels,
                     self._threads_now(),
                 )  # fmt: skip
-                before, sent_ns = self.placement(), monotonic_ns()
-                reply, behind_it = self._converse(number, message, behind, self._timeout_s)
-                _, _, spec, start, end, again, place = reply[:7]
-                start, end = self._here(sent_ns, start, end)
+                before, sent_ns = lane.placement(), monotonic_ns()
+                reply, behind_it = self._converse(lane, message, behind, self._timeout_s)
+                _, _, spec, start, end, again, place, waited_ns = reply[:8]
+                sent_ns += waited_ns  # for its turn
+                start, end = lane.here(sent_ns, start, end)
                 timer.marked(start, end)
                 if before is not None:
-                    self._count_way(before, start - sent_ns, monotonic_ns() - end, len(requests))
+                    there_ns, back_ns = start - sent_ns, monotonic_ns() - end
+                    self._count_way(lane.channel, before, there_ns, back_ns, len(requests))
                 responses = decode_responses(spec, self._open(place, behind_it))
                 for index in again:
                     requests[index].reschedule()
@@ -225,67 +333,22 @@ class Connection(ConnectionEnd):
                 return responses
             except ChannelClosed:  # possible as soon as the inputs are announced
                 self._lost()
-                raise unhealthy(self.name, self._cause) from None
+                raise unhealthy(lane.name, self._cause) from None
             finally:
-                del self._batches[number]
+                del self._batches[number], self._calls.contexts[number]
 
-    def _here(self, sent_ns: int, start: int, end: int) -> tuple[int, int]:
-        """Return the worker's times by this clock: it started after it was asked, and ended before now.
-
-        On one machine, where both have one clock, they stay as they are.
-        """
-        if start and end:
-            self._clock_ns = min(max(self._clock_ns, sent_ns - start), monotonic_ns() - end)
-        return start and start + self._clock_ns, end and end + self._clock_ns
-
-    def _count_way(self, before: Placement, there_ns: int, back_ns: int, requests: int) -> None:
+    def _count_way(
+        self, lane: Channel, before: Placement, there_ns: int, back_ns: int, requests: int
+    ) -> None:
         """Count the bytes since then and the times of the way there and back."""
         if self.ledger is None:
             return
-        lane, node, model = self._lane, before.node, self._model
+        node, model = before.node, self._model
         for edge, memories, nbytes, time_ns in (
             ((HOST, model), ("CPU", node), lane.sent_bytes - before.sent_bytes, there_ns),
             ((model, HOST), (node, "CPU"), lane.received_bytes - before.received_bytes, back_ns),
         ):
             self.ledger.copied(edge, memories, nbytes, time_ns, requests=requests, simulated=False)
-
-    def placement(self) -> Placement | None:
-        """Return its node, and the bytes of executions; None for a worker of this machine."""
-        node = self.process.node
-        return Placement(node, self._lane.sent_bytes, self._lane.received_bytes) if node else None
-
-    def watch(self, on_lost: Callable[[str], object]) -> None:
-        """Set a function to call with the cause when the worker ends unasked."""
-        with self._losing:
-            self._on_lost = on_lost
-            lost = self._reported
-        if lost:
-            on_lost(self._cause)
-
-    def kill(self, cause: str) -> None:
-        """End the worker at once, even during a computation."""
-        self._cause = self._cause or cause
-        self.process.kill()
-
-    def finalize(self) -> None:
-        """Let the model finalize, and end the process."""
-        self._closing = True
-        try:
-            with suppress(TritonError):
-                self.ask(protocol.FINALIZE, None)
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """End the process; it may be dead already."""
-        self._closing = True
-        self.process.end()
-        if get_ident() != self._reader.ident:
-            self._reader.join()
-        # Not before: it reads from a descriptor whose number could belong to another file.
-        self.process.close()
-        if self.limits is not None:
-            self.limits.release()
 
     def cancel(self, request: BackendRequest) -> None:
         """Pass the cancellation of a request on to the worker, if it has it."""
@@ -310,54 +373,56 @@ class Connection(ConnectionEnd):
             self._ready.pop(number, None)
 
     def _converse(
-        self, number: int, message: tuple[Any, ...], behind: bytes, timeout_s: float | None = None
+        self, lane: Lane, message: tuple[Any, ...], behind: bytes, timeout_s: float | None = None
     ) -> tuple[tuple[Any, ...], memoryview]:
         """Send a message, answer the worker's questions until it replies, and return the reply."""
-        lane = self._lane
+        channel, number = lane.channel, message[1]
         interrupted = False
         patience = 0.0
-        self._deadline = None if timeout_s is None else monotonic() + timeout_s
+        lane.deadline = None if timeout_s is None else monotonic() + timeout_s
         try:
-            lane.send(message, behind)
+            channel.send(message, behind)
             while True:
-                if not lane.spin():
+                if not channel.spin():
                     try:
                         if get_ident() == self._main:
-                            interrupts_allowed(wait_in_slices, self._readable, None)
-                        elif self._deadline is not None:
-                            self._readable(threading.TIMEOUT_MAX)
+                            interrupts_allowed(wait_in_slices, partial(self._readable, lane), None)
+                        elif lane.deadline is not None:
+                            while not self._readable(lane, threading.TIMEOUT_MAX):
+                                pass
                     except KeyboardInterrupt:
                         if interrupted and monotonic() > patience:
                             self.kill(_WENT_ON)
                         elif not interrupted:
                             patience = monotonic() + _PATIENCE_S
                         interrupted = True
-                        self._interrupt(number)
+                        self._interrupt(lane, number)
                         continue
-                reply, behind_it = lane.receive()
+                reply, behind_it = channel.receive()
                 kind = reply[0]
                 if kind <= protocol.INTERRUPTED:
                     # Nothing to read may also be what another thread has read and is about to write.
-                    if self._printed.poll(0) or self.process.is_forwarding:
+                    if lane.printed.poll(0) or self.process.is_forwarding:
                         self.process.forward_output()
+                    self._replied = monotonic()
                     break
                 if kind == protocol.WAIT:
-                    interrupted = self._wait_for_coroutine(number) or interrupted
+                    interrupted = self._wait_for_coroutine(lane, number) or interrupted
                 else:
-                    self._calling = True
+                    lane.calling = True
                     try:
                         if not self.alive:
                             raise ChannelClosed
-                        self._calls.handle(reply, behind_it, lane)
+                        self._calls.handle(reply, behind_it, channel)
                     finally:
-                        self._calling = False
+                        lane.calling = False
                     del reply, behind_it
                     self._send_released()
         except ChannelClosed:
             self._lost()
             if interrupted:
                 raise KeyboardInterrupt from None
-            raise unhealthy(self.name, self._cause) from None
+            raise unhealthy(lane.name, self._cause) from None
         return self._settled(reply, interrupted), behind_it
 
     def _settled(self, reply: tuple[Any, ...], interrupted: bool) -> tuple[Any, ...]:
@@ -377,37 +442,43 @@ class Connection(ConnectionEnd):
             raise KeyboardInterrupt
         return reply
 
-    def _wait_for_coroutine(self, number: int) -> bool:
+    def _wait_for_coroutine(self, lane: Lane, number: int) -> bool:
         """Wait until the worker has sent something; return True after an interrupt."""
         server = self._calls.server
-        if self._lane.has_more or server is None:
+        if lane.channel.has_more or server is None:
             return False
         try:
-            server.wait_for_coroutine(self._readable)
+            server.wait_for_coroutine(partial(self._readable, lane))
         except KeyboardInterrupt:
-            self._interrupt(number)
+            self._interrupt(lane, number)
             return True
         return False
 
-    def _interrupt(self, number: int) -> None:
+    def _interrupt(self, lane: Lane, number: int) -> None:
         """Pass an interrupt on; a worker that goes on nevertheless will be ended."""
         self._channel.send((protocol.INTERRUPT, number))
         due = monotonic() + _LONGEST_PATIENCE_S
-        if self._deadline is None or self._deadline > due:
-            self._deadline = self._interrupt_deadline = due
+        if lane.deadline is None or lane.deadline > due:
+            lane.deadline = lane.interrupt_deadline = due
 
-    def _readable(self, timeout_s: float) -> bool:
+    def _readable(self, lane: Lane, timeout_s: float) -> bool:
         """Wait for a message; return True also if the worker was killed after its timeout."""
-        deadline = self._deadline
+        deadline = lane.deadline
         if deadline is not None:
             timeout_s = min(timeout_s, max(0.0, deadline - monotonic()))
-        if self._poll.poll(min(timeout_s * 1000, 1 << 30)):
+        if lane.channel.wait(timeout_s):
             return True
         if deadline is None or monotonic() < deadline:
             return False
-        self._deadline = None
-        went_on = deadline == self._interrupt_deadline
-        self.kill(_WENT_ON if went_on else f"an execution took longer than {self._timeout_s:g} s")
+        cause = _WENT_ON
+        if deadline != lane.interrupt_deadline:
+            assert self._timeout_s is not None
+            if deadline < self._replied + self._timeout_s:  # it waited for its turn
+                lane.deadline = self._replied + self._timeout_s
+                return False
+            cause = f"an execution took longer than {self._timeout_s:g} s"
+        lane.deadline = None
+        self.kill(cause)
         return True
 
     def _levels_now(self) -> tuple[int, int] | None:
@@ -446,7 +517,7 @@ class Connection(ConnectionEnd):
                 except ChannelClosed:
                     raise
                 except BaseException:  # also SystemExit of a caller's callback
-                    _log.exception("a message of the worker of '%s'", self.name)
+                    _log.exception("a message of the worker of '%s'", self.process.name)
                 # Before the next message, which reuses its memory.
                 del message, behind
                 self._send_released()
@@ -464,7 +535,8 @@ class Connection(ConnectionEnd):
         for answer in list(self._ready.values()):
             answer.put(False)
         self._lost()
-        if self._calling:  # that thread executes another model, and this one may take its time
+        # A thread that executes another model, which may take its time.
+        if any(lane.calling for lane in self._lanes):
             for requests in list(self._batches.values()):
                 self._fail(requests)
         self._fail_late()
@@ -480,8 +552,9 @@ class Connection(ConnectionEnd):
             # It may continue without its connections: code that it runs at its exit.
             self.process.end()
             self._cause = self._cause or str(self.process.exit or self.process.reason)
-            if self._on_lost is not None:
-                self._on_lost(self._cause)
+            for lane in self._lanes:
+                if lane.on_lost is not None:
+                    lane.on_lost(self._cause)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -515,7 +588,8 @@ class Connection(ConnectionEnd):
         for request in requests:
             with suppress(TritonError):
                 if request is not None and not request.is_answered():
-                    request.send(Response(error=unhealthy(self.name, self._cause)), final=True)
+                    error = unhealthy(self.process.name, self._cause)
+                    request.send(Response(error=error), final=True)
 
     def _request(self, batch: int, index: int) -> BackendRequest | None:
         requests = self._batches.get(batch) or self._late.get(batch)

@@ -228,11 +228,11 @@ class Incoming:
 
 
 class ConnectionEnd:
-    """One end of the connection between the engine's process and a worker: two channels, and their memory.
+    """One end of the connection between the engine's process and a worker: the channel of calls, and the memory.
 
     Parameters
     ----------
-    execute, calls : socket.socket
+    calls : socket.socket
 
     Attributes
     ----------
@@ -240,9 +240,8 @@ class ConnectionEnd:
         For the tensors that this end sends.
     """
 
-    def __init__(self, execute: socket.socket, calls: socket.socket) -> None:
+    def __init__(self, calls: socket.socket) -> None:
         shared = calls.family == socket.AF_UNIX  # the other end is on this machine for sure
-        self._lane = Channel(execute)
         self._channel = Channel(calls, descriptors=shared)
         self.heap = Outgoing(self._announce, self._drop, shared=shared)
         self._incoming = Incoming()

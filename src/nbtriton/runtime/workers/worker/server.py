@@ -20,9 +20,9 @@ from nbtriton.runtime.workers.protocol import plain
 from nbtriton.runtime.workers.worker.core.worker import Worker
 
 
-def main(execute: socket.socket, calls: socket.socket, name: str) -> None:  # noqa: ARG001
-    """Run a worker to its end: the entry point of its process."""
-    Worker(execute, calls, RemoteServer, RemoteTrace).run()
+def main(execute: socket.socket, calls: socket.socket, name: str, *more: socket.socket) -> None:  # noqa: ARG001
+    """Run a worker to its end: the entry point of its process; with more lanes where instances share it."""
+    Worker([execute, *more], calls, RemoteServer, RemoteTrace).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class RemoteServer:
 
     def awaits(self, future: RemoteFuture) -> None:
         """Record that a coroutine of the model may await this future."""
-        self._worker.post((protocol.AWAITS, future.number))
+        self._worker.post((protocol.AWAITS, future.number, self._worker.dialogue))
 
     def wait_for_coroutine(self, wait: Callable[[float], bool]) -> None:
         """Wait for a coroutine; meanwhile, the engine's process detects deadlocks."""

@@ -1,4 +1,4 @@
-"""The work of a worker: one instance of a model, and two channels to the engine's process."""
+"""The work of a worker: one object of a model, and its channels to the engine's process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from time import monotonic_ns
@@ -22,7 +22,7 @@ from nbtriton.backends.core.executing import EXECUTING, Executing
 from nbtriton.backends.forking import after_fork
 from nbtriton.common.errors import TritonError
 from nbtriton.runtime.workers import protocol
-from nbtriton.runtime.workers.core.channel import ChannelClosed
+from nbtriton.runtime.workers.core.channel import Channel, ChannelClosed
 from nbtriton.runtime.workers.core.codec import (
     RemoteRequest,
     decode_requests,
@@ -63,12 +63,34 @@ class _Marks(BatchTimer):
         self.infer_done_ns = infer_done_ns
 
 
+class _Turn:
+    """A dialogue of a lane that others share the worker with, from its first message to its reply.
+
+    Attributes
+    ----------
+    cancelled : list of int
+        The requests that were cancelled while it waited.
+    reply : SimpleQueue
+        Of the message, and the bytes behind it.
+    """
+
+    def __init__(self, lane: Channel, message: tuple[Any, ...], behind: memoryview) -> None:
+        self.came_ns = monotonic_ns()
+        self.lane = lane
+        self.message = message
+        self.behind = behind
+        self.cancelled: list[int] = []
+        self.reply: SimpleQueue[tuple[tuple[Any, ...], bytes]] = SimpleQueue()
+
+
 class Worker(ConnectionEnd):
     """The main thread executes; another one reads the engine's other messages.
 
     Parameters
     ----------
-    execute, calls : socket.socket
+    lanes : sequence of socket.socket
+        One for each instance that shares the model's object.
+    calls : socket.socket
     server : callable
         ``server(worker)`` returns the server for the model.
     trace : callable
@@ -76,18 +98,26 @@ class Worker(ConnectionEnd):
 
     Attributes
     ----------
+    dialogue : int
+        The number of the current one, 0 for none.
     iterative : bool
         The model may reschedule its requests.
     """
 
     def __init__(
         self,
-        execute: socket.socket,
+        lanes: Sequence[socket.socket],
         calls: socket.socket,
         server: Callable[[Worker], Any],
         trace: Callable[[int, int, str | None], Any],
     ) -> None:
-        super().__init__(execute, calls)
+        super().__init__(calls)
+        self._lanes = [Channel(lane) for lane in lanes]
+        self._lane = self._lanes[0]  # of the current dialogue
+        # Where there are several: those that wait for the main thread, by number, and in the order of their coming.
+        self._waiting: dict[int, _Turn] = {}
+        self._turns: SimpleQueue[_Turn | None] = SimpleQueue()
+        self._cancelled: list[int] = []
         self._main = get_ident()
         self.numbers = itertools.count(1)
         self._answers: dict[int, SimpleQueue[tuple[bool, Any]]] = {}
@@ -100,9 +130,8 @@ class Worker(ConnectionEnd):
         self.iterative = False
         self.server = server(self)
         self._trace = trace
-        # The current dialogue, 0 for none; and the one that an interrupt is meant for.
-        self._dialogue = 0
-        self._interrupted = 0
+        self.dialogue = 0
+        self._interrupted = 0  # the dialogue that an interrupt is meant for
         self._guards = 0
         self._interruptible = False
         self._seen = False
@@ -116,10 +145,65 @@ class Worker(ConnectionEnd):
         after_fork(self._leave)
         threading.Thread(target=self._read, name="nbtriton-calls", daemon=True).start()
         with suppress(ChannelClosed):
+            if len(self._lanes) > 1:
+                for lane in self._lanes:
+                    threading.Thread(
+                        target=self._carry, args=(lane,), name="nbtriton-lane", daemon=True
+                    ).start()
+                while not self._ending:
+                    self._take(self._turns.get())
             while not self._ending:
                 self._lane.spin()
-                message, behind = self._lane.receive()
-                self._converse(message, behind)
+                self._lane.send(*self._converse(*self._lane.receive()))
+
+    def _carry(self, lane: Channel) -> None:
+        """Read the dialogues of a lane, and send their replies, while the main thread executes for others."""
+        try:
+            with suppress(ChannelClosed):
+                while True:
+                    turn = _Turn(lane, *lane.receive())
+                    self._waiting[turn.message[1]] = turn
+                    self._turns.put(turn)
+                    self._withdraw()
+                    lane.send(*turn.reply.get())
+                    del turn
+        finally:
+            self._turns.put(None)
+
+    def _take(self, turn: _Turn | None) -> None:
+        """Have a dialogue on the main thread; without one a lane has ended, and all with it."""
+        if turn is None:
+            raise ChannelClosed
+        message = turn.message
+        if self._waiting.pop(message[1], None) is None:  # it was interrupted, and has its reply
+            if message[0] == protocol.EXECUTE:
+                if message[3] is not None:  # gives the memory of its inputs back
+                    self._incoming.view(message[3])
+                self._follow(*message[4:])
+            return
+        self._lane, self._cancelled = turn.lane, turn.cancelled
+        done = self._converse(message, turn.behind, monotonic_ns() - turn.came_ns)
+        if self._ending:  # the process does not wait for that thread
+            self._lane.send(*done)
+        else:
+            turn.reply.put(done)
+
+    def _withdraw(self) -> bool:
+        """Reply to the interrupted dialogue, if that waits for its turn."""
+        number = self._interrupted
+        turn = self._waiting.pop(number, None)
+        if turn is not None:
+            turn.reply.put(((protocol.INTERRUPTED, number, [], 0, None, True), b""))
+        return turn is not None
+
+    def _follow(self, released: list[Any], levels: tuple[int, int] | None, threads: int) -> None:
+        """Take what an execution brings beside its requests."""
+        if released:
+            self.heap.release(released)
+        if levels is not None:
+            follow_levels(*levels)
+        if threads:
+            set_threads(threads)
 
     def _leave(self) -> None:
         """Leave the engine to the parent, in a child that the model's code has forked.
@@ -127,15 +211,19 @@ class Worker(ConnectionEnd):
         A child that returns from ``execute`` like its parent would answer a second time, and the
         next request would take that as its own answer.
         """
-        self._lane.leave()
-        self._channel.leave()
+        self._ending = True
+        for channel in (*self._lanes, self._channel):
+            channel.leave()
 
     # -- dialogues -------------------------------------------------------------------------------
 
-    def _converse(self, message: tuple[Any, ...], behind: memoryview) -> None:
+    def _converse(
+        self, message: tuple[Any, ...], behind: memoryview, waited_ns: int = 0
+    ) -> tuple[tuple[Any, ...], bytes]:
+        """Have a dialogue up to its reply; return that, and the bytes behind it."""
         kind, number = message[0], message[1]
         self._seen = False
-        self._dialogue = number
+        self.dialogue = number
         packer = Packer()
         behind_it = b""
         try:
@@ -145,7 +233,7 @@ class Worker(ConnectionEnd):
                     reply = self._execute(message, behind, packer)
                     self._interruptible = False
                     place, behind_it = packer.finish(self.heap)
-                    reply += (place,)
+                    reply += (place, waited_ns)
                 else:
                     if message[3] is not None:
                         follow_levels(*message[3])
@@ -162,7 +250,7 @@ class Worker(ConnectionEnd):
         with suppress(Exception):  # the model may have replaced them
             sys.stdout.flush()
             sys.stderr.flush()
-        self._dialogue = 0
+        self.dialogue = 0
         del packer  # with the last views of the inputs
         families, samples = self.dropped_metrics
         dropped = None
@@ -170,7 +258,7 @@ class Worker(ConnectionEnd):
             self.dropped_metrics = ([], [])
             dropped = (families, samples)
         reply += (self._incoming.pop_released(), self._channel.sent, dropped, self._seen)
-        self._lane.send(reply, behind_it)
+        return reply, behind_it
 
     def _do(self, kind: int, description: Any) -> Any:
         if kind == protocol.FINALIZE:
@@ -181,10 +269,12 @@ class Worker(ConnectionEnd):
             return None
         if kind == protocol.COMPLETE:
             return self._factory.complete(description)
-        self._instance = instance = self._factory.create(description, self.server)
-        self._all_outputs = frozenset(description["outputs"])
-        self.iterative = description["iterative"]
-        self._executing_context = Executing((), instance.running)
+        instance = self._instance
+        if instance is None:  # otherwise it is shared
+            self._instance = instance = self._factory.create(description, self.server)
+            self._all_outputs = frozenset(description["outputs"])
+            self.iterative = description["iterative"]
+            self._executing_context = Executing((), instance.running)
         return {"ready": instance.readiness is not None}
 
     def _execute(
@@ -192,21 +282,19 @@ class Worker(ConnectionEnd):
     ) -> tuple[Any, ...]:
         _, number, body, place, released, levels, threads = message
         assert self._instance is not None
-        if released:
-            self.heap.release(released)
-        if levels is not None:
-            follow_levels(*levels)
-        if threads:
-            set_threads(threads)
+        self._follow(released, levels, threads)
         requests = decode_requests(
             body, self._open(place, behind), self, number, self._all_outputs, self._trace
         )
         timer = _Marks()
         self._open_requests[number] = requests
+        for index in self._cancelled:
+            requests[index].cancelled = True
         kept = False
         token = EXECUTING.set(self._executing_context)
         try:
             try:
+                self._flush_interrupt()  # it may have been faster
                 responses = self._instance.execute(requests, timer)
             finally:
                 EXECUTING.reset(token)
@@ -237,7 +325,7 @@ class Worker(ConnectionEnd):
     @property
     def inside(self) -> bool:
         """Whether this is the main thread while the engine's process waits for its reply."""
-        return self._dialogue > 0 and get_ident() == self._main
+        return self.dialogue > 0 and get_ident() == self._main
 
     def post(self, message: tuple[Any, ...], behind: bytes = b"") -> None:
         """Send a message without an answer."""
@@ -297,7 +385,7 @@ class Worker(ConnectionEnd):
 
     def _on_interrupt(self, _: int, __: FrameType | None) -> None:
         """Raise an interrupt for the current execution, between two messages."""
-        if self._interruptible and self._interrupted == self._dialogue and not self._guards:
+        if self._interruptible and self._interrupted == self.dialogue and not self._guards:
             self._interrupted = 0
             self._seen = True
             raise KeyboardInterrupt
@@ -351,12 +439,16 @@ class Worker(ConnectionEnd):
             if future is not None:
                 future.resolve(last, None if error is None else decode_error(error))
         elif kind == protocol.CANCELLED:
+            turn = self._waiting.get(message[1])
+            if turn is not None:
+                turn.cancelled.append(message[2])
             requests = self._open_requests.get(message[1])
             if requests is not None:
                 requests[message[2]].cancelled = True
         elif kind == protocol.INTERRUPT:
             self._interrupted = message[1]
-            signal.pthread_kill(self._main, signal.SIGINT)
+            if not self._withdraw():
+                signal.pthread_kill(self._main, signal.SIGINT)
         elif kind == protocol.READY:
             threading.Thread(
                 target=self._say_ready, args=(message[1],), name="nbtriton-ready", daemon=True
