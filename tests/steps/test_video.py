@@ -391,6 +391,15 @@ def test_cancelling_frees_the_decoder_of_a_silent_source(server, load, folder):
         gate.set()
 
 
+def test_a_response_that_its_thread_has_closed_can_be_aborted(server, load, folder):
+    load()
+    (video,) = [module for module in list(sys.modules.values()) if hasattr(module, "HttpFile")]
+    with serve_http(functools.partial(whole, (folder / "clip.mp4").read_bytes())) as url:
+        file = video.HttpFile(url, timeout_s=60)
+        file.close()
+        file.abort()
+
+
 def redirect(place, handler, _number):
     handler.send_response(HTTPStatus.FOUND)
     handler.send_header("Location", place)

@@ -126,7 +126,7 @@ class HttpFile:
 
     def abort(self):
         with (
-            suppress(OSError, ValueError),
+            suppress(OSError, ValueError, AttributeError),  # it is closed, or at its end
             socket.socket(fileno=os.dup(self.response.fileno())) as s,
         ):
             s.shutdown(socket.SHUT_RDWR)
