@@ -71,6 +71,12 @@ $(VENV)/.lab: $(INPUTS) | python
 	@$(PYTHON) scripts/environment.py $(VENV) demo,lab
 	@touch $@ $(VENV)/.demo
 
+# The compiler of the core, some seconds: it can run while the rest is installed.
+$(VENV)/.compiler: $(INPUTS) | python
+	@$(PYTHON) scripts/environment.py $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt hatchling mypy setuptools
+	@touch $@
+
 $(VENV)/.test: $(INPUTS) | python
 	@$(PYTHON) scripts/environment.py $(VENV) test
 	@touch $@ $(VENV)/.demo $(VENV)/.lab
@@ -117,10 +123,13 @@ check: room $(VENV)/.test
 test-fast: $(VENV)/.test
 	@$(FAST) $(PYTEST_FLAGS)
 
-test: $(VENV)/.test $(VENV)/.browser $(VENV)/.rtsp
+# What the tests need.
+ready: $(VENV)/.test $(VENV)/.browser $(VENV)/.rtsp
 	@$(BIN)/python -m nbtriton.extensions.verify.install || echo "The tests against the real server will skip."
-	@$(call FIND_CORE,unoptimized) NBTRITON_CHROMIUM="$$(cat $(VENV)/.browser)" \
-		sh scripts/test.sh $(BIN) "$$core" "$(call BUILD_CORE,unoptimized)" $(PYTEST_FLAGS)
+
+test: $(VENV)/.compiler
+	@$(call FIND_CORE,unoptimized) \
+		sh scripts/test.sh $(BIN) "$$core" "$(call BUILD_CORE,unoptimized)" "$(MAKE) --no-print-directory ready" $(PYTEST_FLAGS)
 
 bench: $(BENCHES:%=bench-%) bench-stages
 
@@ -149,7 +158,7 @@ bench-page: $(VENV)/.test
 # Needs a C compiler and Python's headers. What runs with PYTHONPATH=build/compiled runs compiled. Without optimization
 # it takes a third of the time: for `make test`.
 build/unoptimized: export MYPYC_OPT_LEVEL := 0
-build/compiled build/unoptimized: $(VENV)/.test pyproject.toml scripts/compiled.py $(shell find src -name '*.py' -o -name '*.c')
+build/compiled build/unoptimized: $(VENV)/.compiler pyproject.toml scripts/compiled.py $(shell find src -name '*.py' -o -name '*.c')
 	@$(BIN)/python scripts/compiled.py
 	@rm -rf $@
 	@echo "Compiling the hot core: a minute or two of a processor"

@@ -1,6 +1,6 @@
-"""Make a virtual environment and install nbtriton into it, pinned by constraints.txt.
+"""Make a virtual environment and install nbtriton into it, pinned by constraints.txt; without an EXTRA, an empty one.
 
-usage: environment.py DIRECTORY EXTRA[,EXTRA...]
+usage: environment.py DIRECTORY [EXTRA[,EXTRA...]]
 
 Runs on the system's Python (standard library only) and prints its steps, with the progress of long
 ones. Without ``ensurepip`` (Debian and Ubuntu leave it out of their ``python3``) it uses virtualenv
@@ -156,9 +156,10 @@ class Progress:
 
 def main(argv: Sequence[str]) -> None:
     """Make the environment, then fill it."""
-    directory, extras = Path(argv[1]).absolute(), argv[2]
+    directory = Path(argv[1]).absolute()
     make_venv(directory)
-    install(directory, extras)
+    for extras in argv[2:]:
+        install(directory, extras)
 
 
 if __name__ == "__main__":

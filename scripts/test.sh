@@ -1,12 +1,14 @@
 #!/bin/sh
 # Every check, even after one has failed; the last lines name the steps that failed and what failed in each.
-# What runs on one processor runs beside the tests, and is shown when it ends.
-# usage: scripts/test.sh BIN COMPILED BUILD [pytest flags]; BUILD is the command that makes the compiled build COMPILED,
-# which is empty where none can be made
+# The build runs beside the installation of what the tests need, and what runs on one processor beside the tests; each is
+# shown when it ends.
+# usage: scripts/test.sh BIN COMPILED BUILD READY [pytest flags]; BUILD is the command that makes the compiled build
+# COMPILED, which is empty where none can be made; READY is the command that installs what the tests need
 bin=$1
 compiled=$2
 build=$3
-shift 3
+ready=$4
+shift 4
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 : >"$logs/failed"
@@ -26,39 +28,45 @@ step() {
     return $status
 }
 
-aside() {
-    step types "$bin/mypy"
-    step layers "$bin/lint-imports" --no-cache --no-logo
-    # The C that `pip install` compiles; all tests but these are about the sources in pure Python.
-    if [ -n "$compiled" ] && step build $build; then
-        # An object that the collector clears while it is alive ends the process; nightly all of them run so.
-        collected="tests/engine/test_batching.py tests/engine/test_bls_cancel.py tests/engine/test_ensembles.py
-            tests/engine/test_lifecycle.py tests/engine/test_recorder.py tests/engine/test_sequences.py
-            tests/engine/test_updates.py"
-        step collector env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
-            -n logical --dist loadfile --gc-threshold 1 $collected
-        step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
-            -n logical --dist loadfile $(printf -- '--ignore=%s ' $collected) tests/engine \
-            tests/workers/test_transport.py tests/workers/test_instances.py tests/workers/test_kinds.py
-    fi
+tests() {
+    printf '\n== pytest\n'
+    { "$bin/python" -m pytest -n "$processes" --dist loadfile --no-loadscope-reorder "$@" 2>&1 ||
+        echo pytest >>"$logs/failed"; } | tee "$logs/pytest"
 }
 
-step style "$bin/ruff" check --quiet .
-step format "$bin/ruff" format --check --quiet .
-aside &
+# The C that `pip install` compiles; all tests but these are about the sources in pure Python.
+[ -z "$compiled" ] || step build $build &
+building=$!
 # Ctrl-C: a shell has its background ignore it.
-trap "kill $! 2>/dev/null; exit 130" INT TERM
+trap 'kill $building $testing 2>/dev/null; exit 130' INT TERM
+# Tests without what they need would fail each by itself. The browser's and the reference server's tests skip.
+$ready || { kill $building 2>/dev/null; exit 1; }
+[ ! -e "$bin/../.browser" ] || { NBTRITON_CHROMIUM=$(cat "$bin/../.browser") && export NBTRITON_CHROMIUM; }
 # Two for each processor: half of its time a test waits for another process. A file's tests stay together: they share
 # servers.
 processes=$(($(getconf _NPROCESSORS_ONLN) * 2))
-printf '\n== pytest\n'
-{ "$bin/python" -m pytest -n "$processes" --dist loadfile --no-loadscope-reorder "$@" 2>&1 ||
-    echo pytest >>"$logs/failed"; } | tee "$logs/pytest"
-wait
+step style "$bin/ruff" check --quiet .
+step format "$bin/ruff" format --check --quiet .
+tests "$@" &
+testing=$!
+step types "$bin/mypy"
+step layers "$bin/lint-imports" --no-cache --no-logo
+if wait $building && [ -n "$compiled" ]; then
+    # An object that the collector clears while it is alive ends the process; nightly all of them run so.
+    collected="tests/engine/test_batching.py tests/engine/test_bls_cancel.py tests/engine/test_ensembles.py
+        tests/engine/test_lifecycle.py tests/engine/test_recorder.py tests/engine/test_sequences.py
+        tests/engine/test_updates.py"
+    step collector env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
+        -n logical --dist loadfile --gc-threshold 1 $collected
+    step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
+        -n logical --dist loadfile $(printf -- '--ignore=%s ' $collected) tests/engine \
+        tests/workers/test_transport.py tests/workers/test_instances.py tests/workers/test_kinds.py
+fi
+wait $testing
 
 [ -s "$logs/failed" ] || exit 0
 failed=""
-for name in style format types layers build compiled collector pytest; do
+for name in build style format types layers collector compiled pytest; do
     grep -qx "$name" "$logs/failed" || continue
     failed="$failed $name"
     echo "== failed: $name"

@@ -17,14 +17,19 @@ exit 1"""
 
 
 def run(
-    tmp_path: Path, *, compiled: str = "", build: str = "true", **tools: str
+    tmp_path: Path,
+    *,
+    compiled: str = "",
+    build: str = "true",
+    ready: str = "true",
+    **tools: str,
 ) -> tuple[int, list[str]]:
     for name in ("ruff", "mypy", "lint-imports", "python"):
         tool = tmp_path / name
         tool.write_text(f"#!/bin/sh\n{tools.get(name, PASSES)}\n")
         tool.chmod(0o755)
     done = subprocess.run(
-        ["sh", str(SCRIPT), str(tmp_path), compiled, build],
+        ["sh", str(SCRIPT), str(tmp_path), compiled, build, ready],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stderr == ""
@@ -59,9 +64,10 @@ def test_all_steps_run_and_nothing_is_said_of_failures_where_none_is(tmp_path: P
     status, lines = run(tmp_path, compiled="build/compiled")
     assert status == 0
     steps = [line for line in lines if line.startswith("==")]
-    steps.remove("== pytest")  # beside those after the first two
+    for beside in ("== pytest", "== build"):
+        steps.remove(beside)
     assert steps == [
-        "== style", "== format", "== types", "== layers", "== build", "== collector", "== compiled",
+        "== style", "== format", "== types", "== layers", "== collector", "== compiled",
     ]  # fmt: skip
 
 
@@ -71,6 +77,12 @@ def test_what_cannot_be_built_is_not_tested(tmp_path: Path) -> None:
     assert lines[-1] == "FAILED: build"
     assert "== pytest" in lines
     assert "== compiled" not in lines
+
+
+def test_without_what_the_tests_need_none_is_run(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, ready="false")
+    assert status == 1
+    assert lines == []
 
 
 def test_an_unknown_room_gets_the_list_of_rooms() -> None:
