@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tests.differential.answers import Answer, Outcome, batches_of, groups_of, without_seen
-from tests.differential.rest import come_to_rest
+from tests.differential.rest import Threads
 from tests.differential.servers import ISOLATION, noted
 from tests.differential.wire import (
     GRPC_STATUS,
@@ -296,6 +296,7 @@ class RealSide(_Side):
         from tritonclient.grpc import service_pb2, service_pb2_grpc
 
         self._server = server
+        self._threads = Threads(server.process.pid)
         self._grpc = grpc
         self._messages = service_pb2
         self._channel = grpc.insecure_channel(server.grpc_url)
@@ -303,6 +304,7 @@ class RealSide(_Side):
 
     def close(self) -> None:
         self._channel.close()
+        self._threads.close()
 
     def play(self, scenario: Scenario) -> Outcome:
         with noted("real", self._server):
@@ -312,7 +314,7 @@ class RealSide(_Side):
         return outcome
 
     def rest(self) -> None:
-        assert come_to_rest(self._server.process.pid, ANSWER_S)
+        assert self._threads.come_to_rest(ANSWER_S)
 
     def send(
         self, send: Send, model: str, parameters: Mapping[str, Any], *, in_order: bool

@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import nbtriton as nt
 from nbtriton.runtime.engine.core.summaries import Summary
 from nbtriton.serving.frontends.metrics import DEFAULT_QUANTILES, Metrics, MetricsConfig
-from tests.differential.rest import come_to_rest
+from tests.differential.rest import Threads
 from tests.until import PATIENCE_S, until
 
 # 9 waits at a gate: a file, as it may wait in another process.
@@ -106,7 +106,8 @@ class Client:
     def rest(self) -> None:
         """Return when a server in another process has handled all that it has read."""
         if self._pid:
-            assert come_to_rest(self._pid, PATIENCE_S)
+            with contextlib.closing(Threads(self._pid)) as threads:
+                assert threads.come_to_rest(PATIENCE_S)
 
     def infer(self, model: str, *values: float) -> int:
         tensor = {

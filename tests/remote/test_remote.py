@@ -29,7 +29,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.extensions.remote import RemoteModel
 from nbtriton.serving.clients.http import HttpClient
-from tests.differential.rest import come_to_rest
+from tests.differential.rest import Threads
 from tests.engine.support import WAIT_S, ensemble_text
 from tests.until import PATIENCE_S, until
 
@@ -148,7 +148,8 @@ class Far:
 
     def successes(self, model: str) -> int:
         if self.pid:  # it counts after it has answered
-            assert come_to_rest(self.pid, PATIENCE_S)
+            with contextlib.closing(Threads(self.pid)) as threads:
+                assert threads.come_to_rest(PATIENCE_S)
         with HttpClient(self.http) as client:
             (found,) = client.statistics(model)["model_stats"]
         return int(found["inference_stats"]["success"]["count"])
