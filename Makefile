@@ -64,21 +64,20 @@ python:
 
 # One stamp per set of packages: installed again only when what it is made from changed.
 $(VENV)/.demo: $(INPUTS) | python
-	@$(PYTHON) scripts/environment.py $(VENV) demo
+	@$(PYTHON) scripts/environment.py $(VENV) ".[demo]"
 	@touch $@
 
 $(VENV)/.lab: $(INPUTS) | python
-	@$(PYTHON) scripts/environment.py $(VENV) demo,lab
+	@$(PYTHON) scripts/environment.py $(VENV) ".[demo,lab]"
 	@touch $@ $(VENV)/.demo
 
 # The compiler of the core, some seconds: it can run while the rest is installed.
 $(VENV)/.compiler: $(INPUTS) | python
-	@$(PYTHON) scripts/environment.py $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt hatchling mypy setuptools
+	@$(PYTHON) scripts/environment.py $(VENV) hatchling mypy setuptools
 	@touch $@
 
 $(VENV)/.test: $(INPUTS) | python
-	@$(PYTHON) scripts/environment.py $(VENV) test
+	@$(PYTHON) scripts/environment.py $(VENV) ".[test]"
 	@touch $@ $(VENV)/.demo $(VENV)/.lab
 
 # The path of a browser, or nothing where none can be had (its tests then skip and say so).
@@ -221,7 +220,7 @@ test-lowest test-newest: test-%: | python
 
 # A separate stamp: the tests need none of it, and it needs neither them nor torch.
 $(VENV)/.docs: $(INPUTS) | python
-	@$(PYTHON) scripts/environment.py $(VENV) docs,plot
+	@$(PYTHON) scripts/environment.py $(VENV) ".[docs,plot]"
 	@touch $@
 
 docs: $(VENV)/.docs
@@ -229,7 +228,7 @@ docs: $(VENV)/.docs
 
 # A separate stamp: neither the tests nor the site need it.
 $(VENV)/.lite: $(VENV)/.test
-	@$(PYTHON) scripts/environment.py $(VENV) lite,test
+	@$(PYTHON) scripts/environment.py $(VENV) ".[lite,test]"
 	@touch $@
 
 lite: $(VENV)/.lite

@@ -1,6 +1,6 @@
-"""Make a virtual environment and install nbtriton into it, pinned by constraints.txt; without an EXTRA, an empty one.
+"""Make a virtual environment and install packages into it, pinned by constraints.txt.
 
-usage: environment.py DIRECTORY [EXTRA[,EXTRA...]]
+usage: environment.py DIRECTORY PACKAGE...
 
 Runs on the system's Python (standard library only) and prints its steps, with the progress of long
 ones. Without ``ensurepip`` (Debian and Ubuntu leave it out of their ``python3``) it uses virtualenv
@@ -88,16 +88,19 @@ def make_venv(directory: Path) -> None:
     )
 
 
-def install(directory: Path, extras: str) -> None:
-    """Install the package and its extras in the pinned versions."""
+def install(directory: Path, packages: Sequence[str]) -> None:
+    """Install packages in the pinned versions; a folder as one that follows its sources."""
     # Byte code of all that is installed takes as much of a processor as the rest; an import writes what it needs.
     command = [
         str(directory / "bin" / "python"), "-m", "pip", "install",
         "--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-compile",
-        "-c", "constraints.txt", "-e", f".[{extras}]",
+        "-c", "constraints.txt",
     ]  # fmt: skip
+    for package in packages:
+        command += ["-e", package] if package.startswith(".") else [package]
     log: list[str] = []
-    say(f"Installing nbtriton[{extras}] into {directory.name}")
+    named = " ".join(packages).replace(".[", "nbtriton[")
+    say(f"Installing {named} into {directory.name}")
     with (
         Progress() as progress,
         subprocess.Popen(
@@ -158,8 +161,7 @@ def main(argv: Sequence[str]) -> None:
     """Make the environment, then fill it."""
     directory = Path(argv[1]).absolute()
     make_venv(directory)
-    for extras in argv[2:]:
-        install(directory, extras)
+    install(directory, argv[2:])
 
 
 if __name__ == "__main__":

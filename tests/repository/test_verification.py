@@ -389,7 +389,7 @@ def test_the_control_and_the_real_server_report_the_same(reference, server, tmp_
         _write_odd_repository(root)
     control = server.load_repository(roots[1], control_mode="explicit")
     with reference.server(roots[0], "--model-control-mode=explicit") as real:
-        client = HttpClient(real.http_url)
+        client = HttpClient(real.http_url, 250)
         steps = [
             *(("load", name, None) for name in _ODD),
             ("load", "good", {"config": json.dumps({"backend": "python", "max_batch_size": "8"})}),
