@@ -216,11 +216,11 @@ class Incoming:
 
     def pop_released(self) -> list[Place]:
         """Return the blocks released since the last call."""
-        released = self._released
-        if not released:
-            return released
-        # Other threads may append at any time, so items are removed one by one.
-        return [released.pop() for _ in range(len(released))]
+        popped: list[Place] = []  # a new one: what is appended until it is sent would be told twice
+        with suppress(IndexError):  # other threads append and pop at any time
+            while self._released:
+                popped.append(self._released.pop())
+        return popped
 
     def _return(self, place: Place, _: object) -> None:
         self._views.pop(place, None)
