@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import socketpair
 from time import monotonic
@@ -30,20 +31,22 @@ from nbtriton.runtime.workers.process import Peer
 from nbtriton.runtime.workers.supervisor import RestartPolicy
 from tests.engine.support import WAIT_S, Gate
 from tests.until import until
-from tests.workers.conftest import TARGET
+from tests.workers.conftest import MODELS, TARGET
 from tests.workers.support import is_alive
 
 pytestmark = pytest.mark.slow
 
 MODEL = Path(__file__).parent / "models" / "shared" / "1" / "model.py"
+SHARED = """
+parameters { key: "INSTANCE_ISOLATION" value { string_value: "ray" } }
+parameters { key: "INSTANCE_SHARING" value { string_value: "2" } }
+"""
 CONFIG = """
 name: "m" backend: "python" max_batch_size: 0
 input {{ name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }}
 output [ {{ name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }}, {{ name: "ABOUT" data_type: TYPE_INT64 dims: 2 }} ]
 instance_group {{ kind: KIND_CPU count: {count} }}
-parameters {{ key: "INSTANCE_ISOLATION" value {{ string_value: "ray" }} }}
-parameters {{ key: "INSTANCE_SHARING" value {{ string_value: "2" }} }}
-"""
+""" + SHARED.replace("{", "{{").replace("}", "}}")
 ONE = np.ones(1, np.float32)
 PROGRAM = """
 import socket, sys
@@ -252,7 +255,9 @@ def test_a_cancellation_reaches_a_request_that_waits_for_its_turn(server: Server
     assert first.result(WAIT_S)["OUT"].tolist() == [2.0]
 
 
-def test_an_interrupt_ends_the_wait_for_a_turn_and_nothing_else(server: Server, told: Told):
+def test_an_interrupt_ends_the_wait_for_a_turn_and_nothing_else(
+    server: Server, told: Told, patient: None
+):
     first = submit(server, "hold")
     told.started.wait_entered()
     main = threading.get_ident()
@@ -295,6 +300,22 @@ def test_a_thread_answers_while_the_other_instance_executes(server: Server):
     while not first.done():
         submit(server).result(WAIT_S)
     assert first.result()["OUT"].tolist() == [14.0]
+
+
+@pytest.mark.parametrize("program", ["three", "from_a_thread"])
+def test_streams_of_both_instances_have_all_their_responses(server: Server, program: str):
+    more = "model_transaction_policy { decoupled: true }" + SHARED
+    model = MODELS / "stream" / "1" / "model.py"
+    server.load(TARGET.format(more=more), model=model, name="stream")
+
+    def ask(number: int) -> list[list[float]]:
+        asked = {"IN": ONE * number}
+        found = server.stream("stream", asked, parameters={"program": program})
+        return [response["OUT"].tolist() for response in found]
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, found in enumerate(pool.map(ask, range(24))):
+            assert found == [[0.0], [number], [2.0 * number]]
 
 
 def test_a_child_that_the_model_forks_answers_nothing(server: Server):

@@ -117,10 +117,7 @@ class WorkerBackend(Backend):
         return WorkerInstance(partial(self._start, context, model), self._instances)
 
     def _start(
-        self,
-        context: InstanceContext,
-        model: dict[str, Any],
-        instance: WorkerInstance,
+        self, context: InstanceContext, model: dict[str, Any], instance: WorkerInstance
     ) -> bool:
         lane = self._join(context, instance)
         connection = lane.connection
@@ -129,20 +126,15 @@ class WorkerBackend(Backend):
         instance.connected(lane)
         try:
             limits = connection.limits = connection.limits or self._limits(context)
-            created: dict[str, Any] = connection.ask(
-                lane, protocol.CREATE, describe_instance(context, model, limits)
-            )
+            described = describe_instance(context, model, limits)
+            return bool(connection.ask(lane, protocol.CREATE, described)["ready"])
         except BaseException:
             connection.close(lane)
             raise
-        ready: bool = created["ready"]
-        return ready
 
     def _join(self, context: InstanceContext, instance: WorkerInstance) -> Lane:  # noqa: ARG002 - of who shares
         """Return a lane to a worker for an instance: the prepared one's, or a new one's."""
-        lane = _pop_prepared(self._prepared)
-        if lane is None:
-            return self._connect(context.name, context.model)
+        lane = _pop_prepared(self._prepared) or self._connect(context.name, context.model)
         lane.connection.adopt(lane, context.name, context.model.server)
         return lane
 
@@ -274,7 +266,7 @@ class WorkerInstance(BackendInstance):
 
     def cancelled(self, request: BackendRequest) -> None:
         """Handle the cancellation of a request that the worker may have."""
-        if hasattr(self, "lane"):  # it does not start
+        if hasattr(self, "lane"):  # one that starts has none yet
             self.lane.connection.cancel(request)
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
