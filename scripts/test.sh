@@ -30,6 +30,8 @@ step() {
 
 tests() {
     printf '\n== pytest\n'
+    # The byte code of the tests, once: pytest rewrites their assertions, and each of its processes would.
+    "$bin/python" -m pytest --collect-only -qq >/dev/null 2>&1
     { "$bin/python" -m pytest -n "$processes" --dist loadfile --no-loadscope-reorder "$@" 2>&1 ||
         echo pytest >>"$logs/failed"; } | tee "$logs/pytest"
 }
@@ -42,9 +44,9 @@ trap 'kill $building $testing 2>/dev/null; exit 130' INT TERM
 # Tests without what they need would fail each by itself. The browser's and the reference server's tests skip.
 $ready || { kill $building 2>/dev/null; exit 1; }
 [ ! -e "$bin/../.browser" ] || { NBTRITON_CHROMIUM=$(cat "$bin/../.browser") && export NBTRITON_CHROMIUM; }
-# Two for each processor: half of its time a test waits for another process. A file's tests stay together: they share
-# servers.
-processes=$(($(getconf _NPROCESSORS_ONLN) * 2))
+# Three for each processor: more than half of its time a test waits for another process. A file's tests stay together:
+# they share servers.
+processes=$(($(getconf _NPROCESSORS_ONLN) * 3))
 step style "$bin/ruff" check --quiet .
 step format "$bin/ruff" format --check --quiet .
 tests "$@" &
@@ -52,21 +54,19 @@ testing=$!
 step types "$bin/mypy"
 step layers "$bin/lint-imports" --no-cache --no-logo
 if wait $building && [ -n "$compiled" ]; then
-    # An object that the collector clears while it is alive ends the process; nightly all of them run so.
-    collected="tests/engine/test_batching.py tests/engine/test_bls_cancel.py tests/engine/test_ensembles.py
-        tests/engine/test_lifecycle.py tests/engine/test_recorder.py tests/engine/test_sequences.py
-        tests/engine/test_updates.py"
-    step collector env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
-        -n logical --dist loadfile --gc-threshold 1 $collected
-    step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q \
-        -n logical --dist loadfile $(printf -- '--ignore=%s ' $collected) tests/engine \
-        tests/workers/test_transport.py tests/workers/test_instances.py tests/workers/test_kinds.py
+    # A part of `make test-collector`, which is nightly: an object that the collector clears while it is alive ends the
+    # process.
+    step compiled env PYTHONPATH="$compiled" "$bin/python" -m pytest -q -n logical --dist loadfile --gc-threshold 1 \
+        tests/engine/test_batching.py tests/engine/test_bls_cancel.py tests/engine/test_ensembles.py \
+        tests/engine/test_instructions.py tests/engine/test_lifecycle.py tests/engine/test_recorder.py \
+        tests/engine/test_sequences.py tests/engine/test_updates.py tests/workers/test_instances.py \
+        tests/workers/test_kinds.py tests/workers/test_transport.py
 fi
 wait $testing
 
 [ -s "$logs/failed" ] || exit 0
 failed=""
-for name in build style format types layers collector compiled pytest; do
+for name in build style format types layers compiled pytest; do
     grep -qx "$name" "$logs/failed" || continue
     failed="$failed $name"
     echo "== failed: $name"
