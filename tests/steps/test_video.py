@@ -393,7 +393,7 @@ def test_cancelling_frees_the_decoder_of_a_silent_source(server, load, folder):
 
 def test_a_response_that_its_thread_has_closed_can_be_aborted(server, load, folder):
     load()
-    (video,) = [module for module in list(sys.modules.values()) if hasattr(module, "HttpFile")]
+    video = [module for module in list(sys.modules.values()) if hasattr(module, "HttpFile")][-1]
     with serve_http(functools.partial(whole, (folder / "clip.mp4").read_bytes())) as url:
         file = video.HttpFile(url, timeout_s=60)
         file.close()
@@ -499,7 +499,7 @@ def test_a_camera_whose_packets_come_in_pieces_loses_none(server, load, camera):
         assert until(lambda: not decoding())
 
 
-def test_what_a_camera_drops_while_its_reader_takes_its_time_is_skipped(server, load, monkeypatch):
+def test_what_cannot_be_decoded_behind_a_pause_of_either_side_is_skipped(server, load, monkeypatch):
     load(timeout_s=3)
     (instance,) = server.engine.registry.entries["video"].latest._instances.active.values()
     model = instance._model._model
@@ -510,15 +510,23 @@ def test_what_a_camera_drops_while_its_reader_takes_its_time_is_skipped(server, 
     def broken():
         raise av.InvalidDataError(0, "refers to what was dropped")
 
-    packets = [SimpleNamespace(decode=one) for one in (lambda: [1], broken, lambda: [2])]
+    def demux(_):
+        for one in (lambda: [1], broken, lambda: [2]):
+            yield SimpleNamespace(decode=one)
+        now_s[0] = 200.0
+        yield SimpleNamespace(decode=broken)
+        raise TimeoutError
+
     video = SimpleNamespace(video=[SimpleNamespace(width=1, height=1)])
-    camera = SimpleNamespace(streams=video, demux=lambda _: packets)
+    camera = SimpleNamespace(streams=video, demux=demux)
     stream = code.Stream(model, None, "", False)
     stream.container = lambda *_: nullcontext(camera)
     found = stream.opened("rtsp", "")
     assert next(found) == 1
     now_s[0] = 100.0
     assert next(found) == 2
+    with pytest.raises(code.LostError, match="silent for 3 s"):
+        next(found)
 
 
 @pytest.mark.slow

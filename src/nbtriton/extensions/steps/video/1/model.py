@@ -336,19 +336,21 @@ class Stream:
                     )
                 if kind == "file":
                     stream.thread_type = "AUTO"  # which delays frames
-                heard_s = time.monotonic()
+                broken_s = math.inf
                 for packet in container.demux(stream):
                     if self.stop.is_set():
                         return
                     try:
                         found = packet.decode()
                     except av.InvalidDataError:
-                        # A camera drops packets of a reader that is behind: what refers to them is skipped.
-                        if not live or time.monotonic() - heard_s > timeout_s:
+                        # A camera drops packets of a reader that is behind: what refers to them is skipped, and so is
+                        # the rest of a packet that a camera left behind when it fell silent.
+                        broken_s = min(broken_s, time.monotonic())
+                        if not live or time.monotonic() - broken_s > timeout_s:
                             raise
                         continue
+                    broken_s = math.inf
                     yield from found
-                    heard_s = time.monotonic()  # the reader may have taken its time
         except (av.ExitError, TimeoutError):
             raise LostError(f"it was silent for {timeout_s:g} s") from None
         finally:
