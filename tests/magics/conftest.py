@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,8 @@ class Notebook:
 @pytest.fixture
 def plain_shell(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    # Python's own displayhook sets it, and then IPython keeps no last result.
+    monkeypatch.delattr(builtins, "_", raising=False)
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "nocolor"
