@@ -256,6 +256,13 @@ class _Picture:
     titles: float = 0.0
     # The places taken by texts.
     taken: list[Area] = field(default_factory=list)
+    # Whether the loads are on a logarithmic scale.
+    log_loads: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        loads = self.limits.loads
+        uneven = len({round(b - a, 9) for a, b in pairwise(loads)}) > 1
+        self.log_loads = uneven and loads[0] > 0 and loads[-1] / loads[0] >= 4
 
     def pair(
         self, group: Sequence[Series], x: float, y: float, width: float,
@@ -421,8 +428,7 @@ class _Picture:
         if len(loads) < 2:
             return left + inside / 2
         low, high = loads[0], loads[-1]
-        even = len({round(b - a, 9) for a, b in pairwise(loads)}) == 1
-        if low > 0 and high / low >= 4 and not even:
+        if self.log_loads:
             share = (math.log(load) - math.log(low)) / (math.log(high) - math.log(low))
         else:
             share = (load - low) / (high - low)
