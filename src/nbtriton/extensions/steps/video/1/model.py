@@ -318,7 +318,7 @@ class Stream:
 
     def opened(self, kind, place):
         """Yield the decoded frames of an open source."""
-        timeout_s, live = self.values["timeout_s"], kind.startswith("rtsp")
+        timeout_s, live, broken_s = self.values["timeout_s"], kind.startswith("rtsp"), math.inf
         options = {"format_whitelist": FORMATS, "protocol_whitelist": PROTOCOLS.get(kind, "none")}
         if live:
             options["rtsp_transport"] = "tcp"
@@ -336,7 +336,6 @@ class Stream:
                     )
                 if kind == "file":
                     stream.thread_type = "AUTO"  # which delays frames
-                broken_s = math.inf
                 for packet in container.demux(stream):
                     if self.stop.is_set():
                         return
