@@ -44,9 +44,9 @@ trap 'kill $building $testing 2>/dev/null; exit 130' INT TERM
 # Tests without what they need would fail each by itself. The browser's and the reference server's tests skip.
 $ready || { kill $building 2>/dev/null; exit 1; }
 [ ! -e "$bin/../.browser" ] || { NBTRITON_CHROMIUM=$(cat "$bin/../.browser") && export NBTRITON_CHROMIUM; }
-# Three for each processor: more than half of its time a test waits for another process. A file's tests stay together:
-# they share servers.
-processes=$(($(getconf _NPROCESSORS_ONLN) * 3))
+# Two for each processor: half of its time a test waits for another process. A file's tests stay together: they share
+# servers.
+processes=$(($(getconf _NPROCESSORS_ONLN) * 2))
 step style "$bin/ruff" check --quiet .
 step format "$bin/ruff" format --check --quiet .
 tests "$@" &

@@ -20,19 +20,14 @@ from typing import Any
 import pytest
 
 from bench.processes import free_ports
+from tests.page import conftest as page_tests
 from tests.until import until
 
 REPOSITORY = Path(__file__).parents[2]
 SCREENSHOTS = REPOSITORY / "build" / "screenshots"
 FLAGS = [
-    "--no-sandbox",  # root in a container
-    "--disable-gpu",
+    *page_tests.FLAGS,
     "--disable-dev-shm-usage",  # a small /dev/shm kills tabs
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
     "--force-color-profile=srgb",
 ]
 # A busy machine needs long for everything.

@@ -13,7 +13,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from nbtriton.backends.base import InstanceContext, ModelContext
-from nbtriton.backends.forking import per_process
 from nbtriton.common.errors import ConfigError
 from nbtriton.extensions.ray.cluster import NodeGoneError, cluster_of
 from nbtriton.model.config import INSTANCE_RESOURCES, ModelConfig, numbers_parameter
@@ -24,7 +23,6 @@ from nbtriton.runtime.workers.process import Peer
 from nbtriton.runtime.workers.resources import Limits, ThreadBudget
 
 RUNTIME_ENV = "INSTANCE_RUNTIME_ENV"
-_lock = per_process(threading.Lock)
 
 
 class _Actor:
@@ -60,24 +58,26 @@ class _Actor:
             return lane
 
 
-_actors: WeakKeyDictionary[WorkerInstance, _Actor] = WeakKeyDictionary()
-
-
 class RayBackend(WorkerBackend):
     """Runs another backend's instances in workers that are actors of a Ray cluster."""
 
     isolation = "ray"
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._lock = threading.Lock()
+        self._actors: WeakKeyDictionary[WorkerInstance, _Actor] = WeakKeyDictionary()
+
     def _join(self, context: InstanceContext, instance: WorkerInstance) -> Lane:
         place, sharing = (context.kind, context.device_id), sharing_of(context.model.config)
-        with _lock():
-            actor = _actors.get(instance)
+        with self._lock:
+            actor = self._actors.get(instance)
             if actor is None:
-                counts = Counter([_actors.get(one) for one in self._instances])
+                counts = Counter([self._actors.get(one) for one in self._instances])
                 free = (
                     one for one in counts if one and one.place == place and counts[one] < sharing
                 )
-                actor = _actors[instance] = next(free, None) or _Actor(place)
+                actor = self._actors[instance] = next(free, None) or _Actor(place)
         return actor.lane(context.name, partial(super()._join, context, instance))
 
     def _start_process(self, name: str, context: ModelContext) -> Peer:
