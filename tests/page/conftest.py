@@ -22,8 +22,10 @@ FLAGS = [
     "--disable-sync",
     # Half of what a new window costs is the list under the address bar. The names before it are Playwright's, whose own
     # list a second one replaces.
-    "--disable-features=AimEnabled,HttpsUpgrades,MediaRouter,OptimizationHints,PaintHolding,"
-    + "WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,WebUIOmniboxPopup",
+    (
+        "--disable-features=AimEnabled,HttpsUpgrades,MediaRouter,OptimizationHints,PaintHolding,"
+        "WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,WebUIOmniboxPopup"
+    ),
 ]
 
 # The stub keeps what the front end sends in `window.sent` and counts listeners.
