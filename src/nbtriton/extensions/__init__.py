@@ -19,6 +19,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     },
     "commands": {
         "env": "nbtriton.extensions.environments:add_env",
+        "export": "nbtriton.extensions.verify:add_export",
         "validate": "nbtriton.extensions.doctor.validation:add_validate",
     },
     "devices": {"simulated": "nbtriton.extensions.simulated_gpus:SimulatedDevice"},

@@ -1,4 +1,4 @@
-"""The command line: ``nbtriton serve``, ``perf``, ``export``, and what extensions add."""
+"""The command line: ``nbtriton serve``, ``perf``, and what extensions add."""
 
 from __future__ import annotations
 
@@ -15,16 +15,11 @@ from nbtriton.common.errors import InvalidArgumentError, TritonError, nearest
 from nbtriton.common.packages import core_is_compiled
 from nbtriton.lab.perf.settings import DATA, PERF
 from nbtriton.options.reading import float_list
-from nbtriton.options.repository import EXPORT
 from nbtriton.options.server import SERVER
 from nbtriton.options.table import given_options, only
 
 # Everything that a command line can express: `inputs` are arrays.
 _MEASUREMENT = (*(PERF[name] for name in PERF if name != "inputs"), *only(DATA, "-z"))
-
-
-# Not the variables of a notebook, and no objects.
-_EXPORTED = tuple(name for name in EXPORT if name not in ("carry", "files", "requests"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,14 +76,9 @@ def _parser() -> argparse.ArgumentParser:
         "serve", help="serve a model repository, with tritonserver's flags", add_help=False
     )
     _add_perf(commands.add_parser("perf", help="measure a model of a repository under load"))
-    _add_export(commands.add_parser("export", help="write a completed repository, and verify it"))
     for name, add in entries.working("commands"):
         add(commands.add_parser(name, help=add.__doc__))
     return parser
-
-
-def _add_stand_in(command: argparse.ArgumentParser) -> None:
-    replace(SERVER["stand_in"], action="store_true").add(command.add_argument)
 
 
 def _add_perf(perf: argparse.ArgumentParser) -> None:
@@ -103,24 +93,8 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
     for option in _MEASUREMENT:
         option.add(place.add_argument if option.parameter == "url" else add)
     add("-f", "--csv", metavar="FILE", help="also write perf_analyzer's table there")
-    _add_stand_in(perf)
+    replace(SERVER["stand_in"], action="store_true").add(add)
     perf.set_defaults(run=_perf)
-
-
-def _add_export(export: argparse.ArgumentParser) -> None:
-    export.description = (
-        "Load a repository and write a copy of it with completed configurations; --verify sends the "
-        "same requests to this server and to the real tritonserver. Exit status 1 if they differ. "
-        "The models are loaded, and their code runs with your rights."
-    )
-    add = export.add_argument
-    add("repository", metavar="REPOSITORY", help="the model repository to read")
-    add("directory", metavar="DIR", help="where to write")
-    add("models", metavar="MODEL", nargs="*", default=[], help="by default all")
-    for name in _EXPORTED:
-        EXPORT[name].add(add)
-    _add_stand_in(export)
-    export.set_defaults(run=_export)
 
 
 def _serve(argv: Sequence[str]) -> int:
@@ -165,25 +139,6 @@ def _perf_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if options["intervals"] is not None:
         options["intervals"] = float_list(options["intervals"])
     return options
-
-
-def _export(arguments: argparse.Namespace) -> int:
-    from nbtriton.serving.server import Server
-
-    with Server(stand_in=arguments.stand_in) as server:
-        control = server.load_repository(arguments.repository)
-        for name, error in control.errors.items():
-            print(f"{name}: {error.message.strip()}", file=sys.stderr)
-        options: dict[str, Any] = {name: getattr(arguments, name) for name in _EXPORTED}
-        exported = server.export(
-            arguments.directory,
-            arguments.models or None,
-            on_progress=lambda line: print(line, file=sys.stderr),
-            **options,
-        )
-        print(exported)
-        differs = arguments.verify and not getattr(exported, "ok", True)
-    return int(differs or bool(control.errors))
 
 
 if __name__ == "__main__":

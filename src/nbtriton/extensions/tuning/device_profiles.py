@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ import numpy as np
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.extensions.tuning.placing import HOST, Copies, Edge, Measured, edges_of
 from nbtriton.extensions.tuning.search import InstanceMemory
-from nbtriton.lab.perf.conditions import process_tree_mb
+from nbtriton.lab.perf.conditions import memory_mb
 from nbtriton.lab.perf.data import Request
 from nbtriton.lab.perf.driver import LoadSpec
 from nbtriton.lab.perf.loads import Concurrency
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from nbtriton.backends.devices.base import Device
     from nbtriton.serving.server import Server
 
+_PROC = Path("/proc")
 # Measurements of each copy; the median counts.
 _TIMES = 7
 _READER = "tune"
@@ -356,4 +359,37 @@ def _used_mb(server: Server) -> float:
         if trim is not None:
             trim(0)
     on_devices = sum(device.memory().used_bytes for device in server.devices.managed.values())
-    return process_tree_mb() + on_devices / 1e6
+    return _process_tree_mb() + on_devices / 1e6
+
+
+def _process_tree_mb() -> float:
+    """Return the memory of this process and all its descendants in megabytes; nan if unreadable.
+
+    It is the resident memory of this process, and the proportional set size of its descendants, which counts
+    a shared, unwritten page once.
+    """
+    children: list[int] = []
+    _add_children(os.getpid(), children)
+    return memory_mb() + sum(map(_proportional_mb, children))
+
+
+def _add_children(pid: int, children: list[int]) -> None:
+    """Add the descendants of a process; a process that ends meanwhile has none."""
+    try:
+        lists = [
+            task.joinpath("children").read_text() for task in (_PROC / f"{pid}/task").iterdir()
+        ]
+    except OSError:
+        return
+    for child in map(int, " ".join(lists).split()):
+        children.append(child)
+        _add_children(child, children)
+
+
+def _proportional_mb(pid: int) -> float:
+    try:
+        text = (_PROC / str(pid) / "smaps_rollup").read_text()
+    except OSError:  # the process has ended
+        return 0.0
+    sizes = (line.split() for line in text.splitlines())
+    return sum(int(words[1]) for words in sizes if words[0] == "Pss:") * 1024 / 1e6

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,6 +23,8 @@ from nbtriton.drawing.table import TableView
 from nbtriton.extensions.verify.reference import Reference, RunningServer, default_directory, launch
 from nbtriton.extensions.verify.traffic import BothServers, Difference, Inputs, Traffic
 from nbtriton.model.config import ModelConfig, format_pbtxt, parse_pbtxt, to_reported_dict
+from nbtriton.options.repository import EXPORT
+from nbtriton.options.server import SERVER
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.clients.http import HttpClient
 from nbtriton.serving.repository.control import ModelControl
@@ -401,3 +405,43 @@ def _config_difference(ours: ModelConfig, theirs: ModelConfig) -> str:
         for key in mine
         if key not in _OWN and json.dumps(mine[key]) != json.dumps(other.get(key))
     )
+
+
+# Not the variables of a notebook, and no objects.
+_EXPORTED = tuple(name for name in EXPORT if name not in ("carry", "files", "requests"))
+
+
+def add_export(export: argparse.ArgumentParser) -> None:
+    """Write a completed repository, and verify it."""
+    export.description = (
+        "Load a repository and write a copy of it with completed configurations; --verify sends the "
+        "same requests to this server and to the real tritonserver. Exit status 1 if they differ. "
+        "The models are loaded, and their code runs with your rights."
+    )
+    add = export.add_argument
+    add("repository", metavar="REPOSITORY", help="the model repository to read")
+    add("directory", metavar="DIR", help="where to write")
+    add("models", metavar="MODEL", nargs="*", default=[], help="by default all")
+    for name in _EXPORTED:
+        EXPORT[name].add(add)
+    replace(SERVER["stand_in"], action="store_true").add(add)
+    export.set_defaults(run=_export)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from nbtriton.serving.server import Server
+
+    with Server(stand_in=arguments.stand_in) as server:
+        control = server.load_repository(arguments.repository)
+        for name, error in control.errors.items():
+            print(f"{name}: {error.message.strip()}", file=sys.stderr)
+        options: dict[str, Any] = {name: getattr(arguments, name) for name in _EXPORTED}
+        exported = server.export(
+            arguments.directory,
+            arguments.models or None,
+            on_progress=lambda line: print(line, file=sys.stderr),
+            **options,
+        )
+        print(exported)
+        differs = arguments.verify and not getattr(exported, "ok", True)
+    return int(differs or bool(control.errors))
