@@ -169,7 +169,7 @@ build/compiled build/unoptimized: $(VENV)/.compiler pyproject.toml scripts/compi
 
 # Counts the calls of a method by a subclass, which a compiled class cannot have.
 COUNTS_CALLS := tests/scheduling/test_queue_policy.py::test_a_batch_costs_the_same_however_many_wait
-test-compiled: build/compiled
+test-compiled: build/compiled $(VENV)/.test
 	@PYTHONPATH=$< $(BIN)/python -m pytest -q -n auto --dist loadfile tests/engine tests/scheduling tests/backends tests/workers \
 		-m "not reference" --deselect $(COUNTS_CALLS) $(PYTEST_FLAGS)
 
