@@ -78,13 +78,13 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_r
     opened.wait_done()
     opened.screenshot("live-watch-light", watch)
 
-    # Fifteen re-runs of cells leave at most two comms, and no view: each has hundreds of nodes. The first run
+    # Fifty-one re-runs of cells leave at most two comms, and no view: each has hundreds of nodes. The first run
     # of each cell is left out, as JupyterLab keeps some 260 nodes of its own where the active cell changes.
     before = held(page)[1]
     for text in ("%triton_watch", "%triton_timeline", "nt.lessons.figure"):
         page.evaluate(AGAIN, [text, 1])
         nodes, _ = held(page)
-        page.evaluate(AGAIN, [text, 5])
+        page.evaluate(AGAIN, [text, 17])
         kept = []
         most = nodes + 33, before + 2
         assert until(
