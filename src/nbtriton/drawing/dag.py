@@ -17,7 +17,9 @@ from nbtriton.drawing.scene import (
     figure,
     ink,
     overlap,
+    rect,
     shape,
+    stroke,
     text,
     text_width,
     wrapped,
@@ -244,12 +246,11 @@ def _groups(graph: Graph, plan: Layout) -> list[Shape]:
                 rows.append([box])
         for boxes in rows:
             x, y, right, low = _around(boxes)
+            frame = ink(None, "s3", "nbt-group")
+            wide, high = right - x, low - y
             parts.append(
-                shape(
-                    "rect", x=x, y=y, width=right - x, height=low - y, rx=10, stroke_width=1.2,
-                    stroke_dasharray="5 4", **ink(None, "s3", "nbt-group"),
-                )
-            )  # fmt: skip
+                rect(x, y, wide, high, rx=10, stroke_width=1.2, stroke_dasharray="5 4", **frame)
+            )
             parts.append(text(x + 8, y - 3, f"{name} (ensemble)", 11, "t3"))
     return parts
 
@@ -284,14 +285,11 @@ def _edge(number: int, route: Route, most: float) -> Shape:
     edge = route.edge
     call = edge.kind == "call"
     wide = _THINNEST if call else edge_width(edge.bytes_per_s, most)
-    role = "s1" if call else "muted"
+    role, dash = ("s1", "6 4") if call else ("muted", None)
     return shape(
         "g",
         shape("title", _edge_tooltip(edge)),
-        shape(
-            "path", d=" ".join(steps), stroke_width=round(wide, 2),
-            stroke_dasharray="6 4" if call else None, **ink(None, role),
-        ),
+        stroke(" ".join(steps), role, stroke_width=round(wide, 2), stroke_dasharray=dash),
         shape("path", d=f"M{x - 3.5:.1f} {y:.1f}l-8 -4.5v9z", **ink(role)),
         class_="nbt-edge nbt-call" if call else "nbt-edge",
         data_edge=number,
@@ -356,37 +354,24 @@ def _frame(
 ) -> list[Shape]:
     """Return the box of a model, filled from the left by its share of the time."""
     # The frame comes last, so that the filling does not cover it.
-    parts = [shape("rect", x=x, y=y, width=width, height=height, rx=radius, **ink("panel"))]
+    parts = [rect(x, y, width, height, rx=radius, **ink("panel"))]
     if traffic is not None:
         filled = width * min(1.0, max(0.0, traffic.share))
-        parts.append(
-            shape(
-                "rect",
-                x=x,
-                y=y,
-                width=round(filled, 1),
-                height=height,
-                rx=min(radius, filled / 2),
-                opacity=0.22,
-                **ink("s4", None, "nbt-share"),
-            )
-        )
+        rx, share = min(radius, filled / 2), ink("s4", None, "nbt-share")
+        parts.append(rect(x, y, round(filled, 1), height, rx=rx, opacity=0.22, **share))
+    frame = ink(None, "s1" if called else "muted", "nbt-box")
+    dash = "6 4" if called else None
     parts.append(
-        shape(
-            "rect", x=x, y=y, width=width, height=height, rx=radius, stroke_width=1.5,
-            stroke_dasharray="6 4" if called else None, **ink(None, "s1" if called else "muted", "nbt-box"),
-        )
-    )  # fmt: skip
+        rect(x, y, width, height, rx=radius, stroke_width=1.5, stroke_dasharray=dash, **frame)
+    )
     return parts
 
 
 def _rect(
-    x: float, y: float, width: float, height: float, radius: float, fill: str, stroke: str
+    x: float, y: float, width: float, height: float, radius: float, fill: str, line: str
 ) -> Shape:
-    return shape(
-        "rect", x=x, y=y, width=width, height=height, rx=min(radius, 20), stroke_width=1.5,
-        **ink(fill, stroke, "nbt-box"),
-    )  # fmt: skip
+    paint = ink(fill, line, "nbt-box")
+    return rect(x, y, width, height, rx=min(radius, 20), stroke_width=1.5, **paint)
 
 
 def _centred(node: Node, box: Box, middle: float) -> list[Shape]:
@@ -414,7 +399,7 @@ def _model(node: Node, box: Box) -> list[Shape]:
     if node.traffic is not None:
         parts.append(_small(box.x + 13, line + 7, traffic_line(node.traffic), "nbt-traffic"))
         line += 15
-    parts.append(shape("path", d=f"M{box.x:.1f} {line:.1f}h{box.width:.1f}", **ink(None, "line")))
+    parts.append(stroke(f"M{box.x:.1f} {line:.1f}h{box.width:.1f}", "line"))
     for names, ports, side in ((node.inputs, box.in_ports, 0), (node.outputs, box.out_ports, 1)):
         x = box.x + side * box.width
         for name in names:

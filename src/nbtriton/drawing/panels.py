@@ -29,8 +29,10 @@ from nbtriton.drawing.scene import (
     figure,
     ink,
     overlap,
+    rect,
     shape,
     shortened,
+    stroke,
     text,
     text_width,
     wrapped,
@@ -217,8 +219,8 @@ def _legend(
         dash = "4 3" if one.predicted else None
         entry = (
             # Where a pointer may be: also between the letters.
-            shape("rect", x=x - 4, y=y - 13, width=wide + 8, height=18, rx=4, fill="transparent"),
-            shape("path", d=f"M{x} {y - 4}h18", stroke_width=2, stroke_dasharray=dash, **ink(None, role)),
+            rect(x - 4, y - 13, wide + 8, 18, rx=4, fill="transparent"),
+            stroke(f"M{x} {y - 4}h18", role, stroke_width=2, stroke_dasharray=dash),
             _marker(at, x + 9, y - 4, role, hollow=one.predicted),
             text(x + 24, y, label, 12, "fg"),
         )  # fmt: skip
@@ -273,7 +275,7 @@ class _Picture:
         if titled:
             at = self.roles[group[0].name] % len(SERIES_ROLES)
             title = [
-                shape("rect", x=x - 4, y=y - 2, width=width, height=self.titles, rx=4, fill="transparent"),
+                rect(x - 4, y - 2, width, self.titles, rx=4, fill="transparent"),
                 _marker(at, x + 5, y + 8, SERIES_ROLES[at], hollow=False),
             ]  # fmt: skip
             for row, words in enumerate(_title_lines(group[0].name, width)):
@@ -315,7 +317,7 @@ class _Picture:
             if latency and self.target_ms:
                 caption += f", target {measure(self.target_ms * per_ms)}"
                 d = f"M{left + self.target_ms * per_unit:.1f} {y + _CAPTION:.1f}V{bottom:.1f}"
-                drawn = [shape("path", d=d, stroke_width=1.5, stroke_dasharray="6 4", **ink(None, "s1", "nbt-target"))]  # fmt: skip
+                drawn = [stroke(d, "s1", "nbt-target", stroke_width=1.5, stroke_dasharray="6 4")]
             drawn.append(text(left, y + 11, caption, _SMALL, "muted"))
             for at, one in enumerate(series):
                 top = y + _CAPTION + at * _ROW
@@ -340,7 +342,7 @@ class _Picture:
         number = self.roles[one.name]
         role = SERIES_ROLES[number % len(SERIES_ROLES)]
         return shape(
-            "g", shape("rect", x=x - 4, y=y - 1, width=room, height=18, rx=4, fill="transparent"),
+            "g", rect(x - 4, y - 1, room, 18, rx=4, fill="transparent"),
             _marker(number, x + 5, y + 8, role, hollow=one.predicted),
             text(x + 16, y + 12, shortened(one.label, room - 24, TEXT, keep_end=True), TEXT, "fg"),
             class_="nbt-legend", data_series=one.label,
@@ -355,12 +357,12 @@ class _Picture:
         x = left + value * per_unit
         parts = [
             shape("title", _tooltip(one, point)),
-            shape("path", d=f"M{left:.1f} {y:.1f}H{x:.1f}", stroke_width=8, opacity=0.35, **ink(None, role, "nbt-line")),
+            stroke(f"M{left:.1f} {y:.1f}H{x:.1f}", role, "nbt-line", stroke_width=8, opacity=0.35),
         ]  # fmt: skip
         if ends and min(ends) < max(ends):
             low, high = left + min(ends) * per_unit, left + max(ends) * per_unit
             d = f"M{low:.1f} {y:.1f}H{high:.1f}m0 -4v8"
-            parts.append(shape("path", d=d, stroke_width=1.4, **ink(None, role, "nbt-whisker")))
+            parts.append(stroke(d, role, "nbt-whisker", stroke_width=1.4))
         parts.append(_marker(number, x, y, role, hollow=one.predicted or not point.stable))
         at, key = f"{x:.1f} {y:.1f}", one.key(point)
         mark = shape("g", *parts, class_="nbt-point", data_at=at, data_point=key)
@@ -382,16 +384,14 @@ class _Picture:
         parts = []
         for tick in self._ticks(panel.latency, few=few):
             at = self._y(tick, panel)
-            parts.append(shape("path", d=f"M{left:.1f} {at:.1f}H{right:.1f}", **ink(None, "line")))
+            parts.append(stroke(f"M{left:.1f} {at:.1f}H{right:.1f}", "line"))
             label = plain(tick * per_ms if panel.latency else tick)
             parts.append(text(left - 7, at + 4, label, _SMALL, "muted", "end"))
         parts += self._loads(panel)
         if panel.latency and self.target_ms:
             at = self._y(self.target_ms, panel)
-            parts.append(
-                shape("path", d=f"M{left:.1f} {at:.1f}H{right:.1f}", stroke_width=1.5,
-                      stroke_dasharray="6 4", **ink(None, "s1", "nbt-target"))
-            )  # fmt: skip
+            d = f"M{left:.1f} {at:.1f}H{right:.1f}"
+            parts.append(stroke(d, "s1", "nbt-target", stroke_width=1.5, stroke_dasharray="6 4"))
             words = f"target {measure(self.target_ms * per_ms)} {unit}"
             wide = text_width(words, _SMALL)
             above = at - 4 if at - 16 > panel.top else at + 13
@@ -449,10 +449,10 @@ class _Picture:
             at, label = self._x(load, panel), plain(load)
             half = text_width(label, _SMALL) / 2
             if at + half + 5 <= free and at - half >= left - 14:
-                parts.append(shape("path", d=f"M{at:.1f} {bottom:.1f}v4", **ink(None, "muted")))
+                parts.append(stroke(f"M{at:.1f} {bottom:.1f}v4", "muted"))
                 parts.append(text(at, bottom + 15, label, _SMALL, "muted", "middle"))
                 free = at - half
-        line = shape("path", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}", **ink(None, "muted"))
+        line = stroke(f"M{left:.1f} {bottom:.1f}H{right:.1f}", "muted")
         return [line, shape("g", *parts, class_="nbt-loads")]
 
     def _line(self, panel: _Panel, one: Series) -> Shape:
@@ -464,10 +464,10 @@ class _Picture:
                 x, y = x0 + (x1 - x0) * part / 12, y0 + (y1 - y0) * part / 12
                 self.taken.append((x - 3, y - 3, x + 3, y + 3))
         d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-        line = shape(
-            "path", d=d, stroke_width=2, stroke_linejoin="round",
-            stroke_dasharray="5 4" if one.predicted else None, **ink(None, role, "nbt-line"),
-        )  # fmt: skip
+        dash = "5 4" if one.predicted else None
+        line = stroke(
+            d, role, "nbt-line", stroke_width=2, stroke_linejoin="round", stroke_dasharray=dash
+        )
         marks = []
         for (x, y), point in zip(places, one.drawn, strict=True):
             parts = [shape("title", _tooltip(one, point))]
@@ -481,7 +481,7 @@ class _Picture:
                 d = f"M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}m-4 0h8"
                 if not panel.latency:
                     d += f"M{x - 4:.1f} {ends[0]:.1f}h8"
-                parts.append(shape("path", d=d, stroke_width=1.4, **ink(None, role, "nbt-whisker")))
+                parts.append(stroke(d, role, "nbt-whisker", stroke_width=1.4))
             parts.append(_marker(number, x, y, role, hollow=one.predicted or not point.stable))
             self.taken.append(
                 (x - 6, min(y, *(ends or (y,))) - 6, x + 6, max(y, *(ends or (y,))) + 6)

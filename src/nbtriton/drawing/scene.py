@@ -162,6 +162,24 @@ def text(
     )  # fmt: skip
 
 
+def rect(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    *inside: Shape,
+    rx: Attr | None = 2,
+    **attrs: Attr | None,
+) -> Shape:
+    """Make a rectangle with rounded corners; further attributes as in `shape`."""
+    return shape("rect", *inside, x=x, y=y, width=width, height=height, rx=rx, **attrs)
+
+
+def stroke(d: str, role: str, cls: str = "", **attrs: Attr | None) -> Shape:
+    """Make a line along a path, which fills nothing; further attributes as in `shape`."""
+    return shape("path", d=d, **attrs, **ink(None, role, cls))
+
+
 def figure(
     width: float,
     height: float,
@@ -175,9 +193,7 @@ def figure(
 
     With `scales` the card shrinks with the available room; otherwise it keeps its text size.
     """
-    card = shape(
-        "rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8, **ink("bg", "line")
-    )
+    card = rect(0.5, 0.5, width - 1, height - 1, rx=8, **ink("bg", "line"))
     return shape(
         "svg",
         shape("title", title),

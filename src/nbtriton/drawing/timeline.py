@@ -12,8 +12,10 @@ from nbtriton.drawing.scene import (
     Shape,
     figure,
     ink,
+    rect,
     shape,
     shortened,
+    stroke,
     text,
     text_width,
     wrapped,
@@ -194,8 +196,8 @@ def _model(model: TimelineLanes, y: float, axis: _Axis) -> tuple[Shape, float]:
         label = shortened(lane, axis.left - 30, 11, keep_end=True)  # instances differ by it
         parts += [
             text(axis.left - 8, top + 16, label, 11, "muted", "end"),
-            shape("rect", x=axis.left, y=top, width=axis.plot, height=_LANE_H, rx=2, **ink("panel", "line")),
-        ]  # fmt: skip
+            rect(axis.left, top, axis.plot, _LANE_H, **ink("panel", "line")),
+        ]
     for bar, place in zip(model.bars, _rows(model.bars), strict=True):
         parts += _bar(bar, lanes_top + bar.lane * (_LANE_H + 4), place, axis)
     bottom = lanes_top + len(model.lanes) * (_LANE_H + 4)
@@ -209,22 +211,14 @@ def _wait(wait: Wait, y: float, lanes_top: float, axis: _Axis) -> list[Shape]:
     begin, end = axis.x(wait.begin_ms), axis.x(wait.end_ms)
     role = "s1" if wait.failed else "s0"
     width = max(1.5, end - begin)
-    found = [
-        shape(
-            "rect", shape("title", wait.title), x=begin, y=y, width=width, height=3.5,
-            data_role="wait", **ink(role),
-        )
-    ]  # fmt: skip
+    title = shape("title", wait.title)
+    found = [rect(begin, y, width, 3.5, title, rx=None, data_role="wait", **ink(role))]
     if wait.open:
         found.append(_ragged(begin + width, y, 3.5, role))
     if wait.lane >= 0 and 0 <= wait.end_ms <= axis.span_ms:
         drop = lanes_top + wait.lane * (_LANE_H + 4)
-        found.append(
-            shape(
-                "path", d=f"M{begin + width:.1f} {y + 1.75:.1f}V{drop:.1f}", opacity=0.35,
-                data_role="drop", **ink(None, role),
-            )
-        )  # fmt: skip
+        d = f"M{begin + width:.1f} {y + 1.75:.1f}V{drop:.1f}"
+        found.append(stroke(d, role, opacity=0.35, data_role="drop"))
     return found
 
 
@@ -257,13 +251,9 @@ def _bar(bar: Bar, top: float, place: tuple[int, int], axis: _Axis) -> list[Shap
         f"{took}, "
         f"the oldest waited {measure(bar.wait_ms)} ms" + (", failed" if bar.failed else "")
     )
-    found = [
-        shape(
-            "rect", shape("title", title), x=begin, y=y, width=width, height=tall, rx=2,
-            opacity=0.4, data_role="batch", data_reason=bar.mark.letter,
-            **ink(bar.mark.role, "s1" if bar.failed else bar.mark.role),
-        )
-    ]  # fmt: skip
+    paint = ink(bar.mark.role, "s1" if bar.failed else bar.mark.role)
+    live = {"data_role": "batch", "data_reason": bar.mark.letter}
+    found = [rect(begin, y, width, tall, shape("title", title), opacity=0.4, **live, **paint)]
     found += pattern_of(bar.mark, begin, y, width, tall)
     texts = [f"{bar.mark.letter} {bar.rows}", bar.mark.letter]
     if bar.open:
@@ -281,24 +271,22 @@ def words_on(mark: Mark, texts: Sequence[str], x: float, top: float, width: floa
     label = text(middle, top + 16, words, 11, "fg", "middle", bold=True)
     if not mark.pattern:
         return [label]
-    ground = shape("rect", x=middle - wide / 2, y=top + 6, width=wide, height=12, opacity=0.7, **ink("bg"))  # fmt: skip
+    ground = rect(middle - wide / 2, top + 6, wide, 12, rx=None, opacity=0.7, **ink("bg"))
     return [ground, label]
 
 
 def swatch(mark: Mark, x: float, y: float) -> list[Shape]:
     """Return a sample of a mark for a legend, 18 by 12 pixels."""
-    filled = shape(
-        "rect", x=x, y=y, width=18, height=12, rx=2, opacity=0.4, **ink(mark.role, mark.role)
-    )
+    filled = rect(x, y, 18, 12, opacity=0.4, **ink(mark.role, mark.role))
     return [filled, *pattern_of(mark, x, y, 18, 12)]
 
 
 def pattern_of(mark: Mark, x: float, y: float, width: float, height: float) -> list[Shape]:
     """Return the lines of a mark's pattern over a bar."""
     return [
-        shape(
-            "path", d=f"M{x:.1f} {y + height * at:.1f}h{width:.1f}", stroke_width=height * thick,
-            stroke_dasharray=f"{on:g} {off:g}" if off else None, opacity=0.8, **ink(None, mark.role),
+        stroke(
+            f"M{x:.1f} {y + height * at:.1f}h{width:.1f}", mark.role, stroke_width=height * thick,
+            stroke_dasharray=f"{on:g} {off:g}" if off else None, opacity=0.8,
         )
         for at, thick, on, off in mark.pattern
     ]  # fmt: skip
@@ -323,19 +311,18 @@ def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:
             "muted",
             "end",
         ),
-        shape("path", d=f"M{axis.left:g} {base:.1f}h{axis.plot:g}", **ink(None, "line")),
+        stroke(f"M{axis.left:g} {base:.1f}h{axis.plot:g}", "line"),
     ]
     for span in strip.spans:
         if span.end_ms <= 0 or span.begin_ms >= axis.span_ms:
             continue
         begin, end = axis.x(span.begin_ms), axis.x(span.end_ms)
         width, tall = max(1.0, end - begin), _STRIP_H * min(1.0, span.level)
+        title, paint = shape("title", f"{strip.name}: {span.label}"), ink("s5", "s5")
+        y = base - tall
         found.append(
-            shape(
-                "rect", shape("title", f"{strip.name}: {span.label}"), x=begin, y=base - tall,
-                width=width, height=tall, opacity=0.4, data_role="span", **ink("s5", "s5"),
-            )
-        )  # fmt: skip
+            rect(begin, y, width, tall, title, rx=None, opacity=0.4, data_role="span", **paint)
+        )
         if text_width(span.label, 11) + 4 <= width or width >= _READABLE:
             label = shortened(span.label, width - 4, 11)
             found.append(text(begin + width / 2, base - 4, label, 11, "fg", "middle"))
@@ -379,14 +366,12 @@ def _legend(marks: Sequence[Mark], y: float, room: float) -> tuple[list[Shape], 
 
 
 def _ticks(top: float, y: float, axis: _Axis) -> list[Shape]:
-    found = [shape("path", d=f"M{axis.left:g} {y:.1f}h{axis.plot:.1f}", **ink(None, "muted"))]
+    found = [stroke(f"M{axis.left:g} {y:.1f}h{axis.plot:.1f}", "muted")]
     for tick in nice_ticks(0.0, axis.span_ms, 6 if axis.width > 600 else 4):
         if tick > axis.span_ms:
             continue
         x = axis.x(tick)
-        found.append(
-            shape("path", d=f"M{x:.1f} {top:.1f}V{y:.1f}", opacity=0.5, **ink(None, "line"))
-        )
+        found.append(stroke(f"M{x:.1f} {top:.1f}V{y:.1f}", "line", opacity=0.5))
         found.append(text(x, y + 15, plain(tick), 11, "muted", "middle"))
     found.append(text(axis.left + axis.plot, y + 30, "milliseconds", 11, "muted", "end"))
     return found

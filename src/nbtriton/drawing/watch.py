@@ -16,12 +16,15 @@ from nbtriton.drawing.scene import (
     TEXT,
     TITLE,
     WIDTHS,
+    Attr,
     Shape,
     figure,
     fitting,
     ink,
+    rect,
     shape,
     shortened,
+    stroke,
     text,
     text_width,
     to_svg,
@@ -167,7 +170,7 @@ def _card(
     model: ModelActivity, y: float, height: float, span_s: float, high: float, at: _Layout
 ) -> Shape:
     main = _main_height(model, span_s, at)
-    parts = [shape("rect", x=10, y=y, width=at.width - 20, height=height, rx=6, **ink("panel"))]
+    parts = [rect(10, y, at.width - 20, height, rx=6, **ink("panel"))]
     parts += _counters(model, y, at)
     parts += _queue(model, y, span_s, high, at)
     parts += _lanes(model, y + 26 + _STRIP_H + 10, span_s, at)
@@ -184,58 +187,51 @@ def _line(
     """Return a model as a line: name, rate, queue over time, share of busy time, counts."""
     base = y + height - 9
     tall = height - 12
-    line, area = _steps(model.ages_s, model.depths, high, (base - tall, tall), span_s, at)
     now = model.depths[-1] if model.depths else 0
     plot, right = at.plot_x, at.right
     waiting = "in flight" if model.platform == "ensemble" else "waiting"
     parts = [
-        shape("rect", x=10, y=y, width=at.width - 20, height=height, rx=4, **ink("panel")),
+        rect(10, y, at.width - 20, height, rx=4, **ink("panel")),
         shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
         shape("circle", cx=22, cy=base - 4, r=4.5, **ink(STATE_ROLES.get(model.state, "muted"))),
         text(33, base, shortened(model.name, plot - 130, 12, bold=True), 12, "fg", bold=True),
         text(plot - 50, base, measure(model.infer_per_s), 12, "fg", "end", data_role="rate"),
         text(plot - 47, base, "infer/s", 11, "muted"),
-        shape(
-            "path", d=area, opacity=0.25, data_role="queue-area",
-            data_plot=at.place(base - tall, tall), **ink("s0"),
-        ),
-        shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
-        _change_marks(model.changes, (base - tall, tall), span_s, at),
-        shape("path", d=f"M{plot:g} {base:.1f}h{at.plot_w:g}", **ink(None, "line")),
+        *_depths(model, high, (base - tall, tall), span_s, at),
+        stroke(f"M{plot:g} {base:.1f}h{at.plot_w:g}", "line"),
         text(right + 46, base, count(now), 12, "fg", "end", data_role="queue-now"),
         text(right + 50, base, waiting, 11, "muted"),
     ]  # fmt: skip
-    if at.bars_below:  # there is only room for what changes
-        return shape(
-            "g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version
-        )
-    parts += [
-        text(right + 165, base, f"busy {model.busy * 100:.0f}%", 11, "muted", "end", data_role="busy"),
-        text(
-            at.width - 20, base, f"{count(model.inference_count)} done", 11, "muted", "end",
-            data_role="done",
-        ),
-    ]  # fmt: skip
+    if not at.bars_below:  # else there is only room for what changes
+        busy, done = f"busy {model.busy * 100:.0f}%", f"{count(model.inference_count)} done"
+        parts += [
+            text(right + 165, base, busy, 11, "muted", "end", data_role="busy"),
+            text(at.width - 20, base, done, 11, "muted", "end", data_role="done"),
+        ]
     return shape("g", *parts, class_="nbt-model", data_model=model.name, data_version=model.version)
 
 
-def _change_marks(
-    changes: Sequence[tuple[float, str]], strip: tuple[float, float], span_s: float, at: _Layout
-) -> Shape:
-    """Return a mark at each time at which the configuration changed."""
+def _depths(
+    model: ModelActivity, high: float, strip: tuple[float, float], span_s: float, at: _Layout
+) -> list[Shape]:
+    """Return the queue over time, with a mark at each time at which the configuration changed."""
     top, tall = strip
+    place = at.place(top, tall)
+    line, area = _steps(model.ages_s, model.depths, high, strip, span_s, at)
+    changes = [(age, summary) for age, summary in model.changes if age <= span_s]
     marks = "".join(
         f"M{at.plot_x + (1 - age / span_s) * at.plot_w:.1f} {top:.1f}v{tall:.1f}"
         for age, _ in changes
-        if age <= span_s
     )
-    words = "; ".join(
-        f"{measure(age)} s ago {summary}" for age, summary in changes if age <= span_s
-    )
-    return shape(
-        "path", shape("title", words), d=marks, stroke_width=2, stroke_dasharray="3 2",
-        data_role="changes", data_plot=at.place(top, tall), **ink(None, "s1"),
-    )  # fmt: skip
+    title = shape("title", "; ".join(f"{measure(age)} s ago {summary}" for age, summary in changes))
+    return [
+        shape("path", d=area, opacity=0.25, data_role="queue-area", data_plot=place, **ink("s0")),
+        stroke(line, "s0", stroke_width=1.5, data_role="queue-line"),
+        shape(
+            "path", title, d=marks, stroke_width=2, stroke_dasharray="3 2",
+            data_role="changes", data_plot=place, **ink(None, "s1"),
+        ),
+    ]  # fmt: skip
 
 
 def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list[Shape]:
@@ -250,11 +246,8 @@ def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list
         parts += [
             text(left, top + 6, shortened(name, wide - 44, 11), 11, "fg"),
             text(left + wide, top + 6, words, 11, "fg", "end", data_role="share-text"),
-            shape("rect", x=left, y=top + 10, width=wide, height=7, rx=2, **ink("bg", "line")),
-            shape(
-                "rect", x=left, y=top + 10, width=wide * known, height=7, rx=2,
-                data_role="share", data_room=wide, **ink("s3"),
-            ),
+            rect(left, top + 10, wide, 7, **ink("bg", "line")),
+            rect(left, top + 10, wide * known, 7, data_role="share", data_room=wide, **ink("s3")),
         ]  # fmt: skip
     if len(model.shares) > len(shown):
         more = f"and {counted(len(model.shares) - len(shown), 'more step')}"
@@ -300,19 +293,13 @@ def _queue(model: ModelActivity, y: float, span_s: float, high: float, at: _Layo
     ensemble = model.platform == "ensemble"
     what = "in flight, most" if ensemble else "waiting, most"
     now = model.depths[-1] if model.depths else 0
-    line, area = _steps(model.ages_s, model.depths, high, (top, _STRIP_H), span_s, at)
     left, right = at.plot_x, at.right
     return [
         text(left, y + 18, what if at.bars_below else f"requests {what}", 11, "muted"),
         text(right, y + 18, f"0 to {count(high)}", 11, "muted", "end", data_role="queue-top"),
-        shape("path", d=f"M{left:g} {top:.1f}h{at.plot_w:g}", **ink(None, "line")),
-        shape(
-            "path", d=area, opacity=0.25, data_role="queue-area", data_plot=at.place(top, _STRIP_H),
-            **ink("s0"),
-        ),
-        shape("path", d=line, stroke_width=1.5, data_role="queue-line", **ink(None, "s0")),
-        _change_marks(model.changes, (top, _STRIP_H), span_s, at),
-        shape("path", d=f"M{left:g} {base:.1f}h{at.plot_w:g}", **ink(None, "muted")),
+        stroke(f"M{left:g} {top:.1f}h{at.plot_w:g}", "line"),
+        *_depths(model, high, (top, _STRIP_H), span_s, at),
+        stroke(f"M{left:g} {base:.1f}h{at.plot_w:g}", "muted"),
         text(right + 10, base - 16, count(now), TITLE, "fg", bold=True, data_role="queue-now"),
         text(right + 10, base - 2, "in flight now" if ensemble else "waiting now", 11, "muted"),
     ]  # fmt: skip
@@ -325,7 +312,7 @@ def _lanes(model: ModelActivity, y: float, span_s: float, at: _Layout) -> list[S
         _, area = _steps(model.ages_s, lane.busy, 1.0, (top, _LANE_H), span_s, at)
         parts += [
             shape("title", lane.name),
-            shape("rect", x=at.plot_x, y=top, width=at.plot_w, height=_LANE_H, rx=2, **ink("bg", "line")),
+            rect(at.plot_x, top, at.plot_w, _LANE_H, **ink("bg", "line")),
             shape(
                 "path", d=area, data_role="lane", data_lane=i, data_plot=at.place(top, _LANE_H), **ink("s2")
             ),
@@ -374,7 +361,7 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
         text(
             at.bars_x, y + 18, f"batch sizes {model.bins_since}", 11, "muted", data_role="bar-title"
         ),
-        shape("path", d=f"M{at.bars_x:g} {base:.1f}h{axis_w:g}", **ink(None, "muted")),
+        stroke(f"M{at.bars_x:g} {base:.1f}h{axis_w:g}", "muted"),
     ]
     # Labels that would touch their neighbours are left out, but never the first and the last.
     widest = max(text_width(name, 11) for name, _ in bins) + 3
@@ -388,27 +375,20 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
     for i, (name, n) in enumerate(bins):
         bar = (base - top - 10) * n / max(1, most)
         x = at.bars_x + i * step + (step - wide) / 2
-        parts.append(
-            shape(
-                "rect",
-                shape("title", f"batch size {name}: {counted(n, 'execution')}"),
-                x=x,
-                y=base - bar,
-                width=wide,
-                height=bar,
-                data_role="bar",
-                data_base=base,
-                data_room=base - top - 10,
-                **ink("s3"),
-            )
-        )
+        title = shape("title", f"batch size {name}: {counted(n, 'execution')}")
+        live: dict[str, Attr] = {
+            "data_role": "bar",
+            "data_base": base,
+            "data_room": base - top - 10,
+        }
+        parts.append(rect(x, base - bar, wide, bar, title, rx=None, **live, **ink("s3")))
         if i in labelled:
             middle = x + wide / 2 - (inward if i == last else 0.0)
             parts.append(text(middle, base + 13, name, 11, "muted", "middle"))
     # The number of the tallest bar is written at its height.
     full = base - (base - top - 10)
     parts += [
-        shape("path", d=f"M{at.bars_x:g} {full:.1f}h{axis_w:g}", **ink(None, "line")),
+        stroke(f"M{at.bars_x:g} {full:.1f}h{axis_w:g}", "line"),
         text(at.bars_x + axis_w, full - 4, count(most), 11, "muted", "end", data_role="bar-top"),
     ]
     return parts

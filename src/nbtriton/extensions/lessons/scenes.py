@@ -14,8 +14,10 @@ from nbtriton.drawing.scene import (
     Shape,
     figure,
     ink,
+    rect,
     shape,
     shortened,
+    stroke,
     text,
     text_width,
     wrapped,
@@ -26,7 +28,6 @@ from nbtriton.extensions.lessons.stage import (
     FigurePicture,
     FigureRequest,
     Stage,
-    rect,
     stage_floor,
 )
 
@@ -113,13 +114,9 @@ def _timeline(
         y += 10
     for tick in nice_ticks(0.0, span, 6 if width > 600 else 4):
         if tick <= span * 1.0001:
-            lines.append(
-                shape(
-                    "path", d=f"M{x(tick):.1f} {top:.1f}V{y:.1f}", opacity=0.6, **ink(None, "line")
-                )
-            )
+            lines.append(stroke(f"M{x(tick):.1f} {top:.1f}V{y:.1f}", "line", opacity=0.6))
             parts.append(text(x(tick), y + 14, plain(tick), 11, "muted", "middle"))
-    lines.append(shape("path", d=f"M{left} {y:.1f}h{room:.1f}", **ink(None, "muted")))
+    lines.append(stroke(f"M{left} {y:.1f}h{room:.1f}", "muted"))
     parts.append(text(16, y + 14, "milliseconds", 11, "muted"))
     legend, bottom = _legend(picture, width, y + 30)
     return [*lines, *parts, *legend], bottom, (left, room, top, y)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from nbtriton.drawing.scene import Shape, ink, shape, shortened, text, text_width
+from nbtriton.drawing.scene import Shape, ink, rect, shape, shortened, stroke, text, text_width
 from nbtriton.drawing.timeline import Mark
 
 
@@ -117,13 +116,6 @@ _TOKEN, _GAP = 24.0, 4.0
 _STAMP_H = 32.0
 
 
-def rect(
-    x: float, y: float, width: float, height: float, *inside: Shape, rx: Any = 2, **attributes: Any
-) -> Shape:
-    """Return a rectangle."""
-    return shape("rect", *inside, x=x, y=y, width=width, height=height, rx=rx, **attributes)
-
-
 def stage_floor(
     picture: FigurePicture, width: float, top: float
 ) -> tuple[list[Shape], list[list[list[float]]], float]:
@@ -148,12 +140,8 @@ def stage_floor(
         else:
             parts += _box(queue_x, y, queue_w, tall, f"{model.name}: queue")
             middle = y + tall / 2
-            parts.append(
-                shape(
-                    "path", d=f"M{queue_x + queue_w + 5:.1f} {middle:.1f}h{box_x - queue_x - queue_w - 11:.1f}"
-                    "m-5 -4l5 4l-5 4", **ink(None, "muted"),
-                )
-            )  # fmt: skip
+            begin, length = queue_x + queue_w + 5, box_x - queue_x - queue_w - 11
+            parts.append(stroke(f"M{begin:.1f} {middle:.1f}h{length:.1f}m-5 -4l5 4l-5 4", "muted"))
         for lane, name in enumerate(model.instances):
             box_y = y + lane * (box_h + 6)
             parts += _box(box_x, box_y, box_w, box_h, name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import traitlets
@@ -22,6 +22,7 @@ from nbtriton.drawing.scene import (
     Shape,
     figure,
     fitting,
+    rect,
     series_colours,
     shape,
     to_json,
@@ -29,13 +30,11 @@ from nbtriton.drawing.scene import (
 )
 from nbtriton.extensions.show import SHOW, ShowSettings
 from nbtriton.options.table import signed
+from nbtriton.runtime.engine import Server
 from nbtriton.widgets.publisher import Publisher
 from nbtriton.widgets.show import Shown, show_live
 from nbtriton.widgets.static import StaticView
 from nbtriton.widgets.view import LiveView, asset
-
-if TYPE_CHECKING:
-    from nbtriton.runtime.engine import Server
 
 __all__ = ["FramesView", "show"]
 
@@ -235,18 +234,17 @@ def _box(box: Sequence[float], name: str, colour: str, width: int) -> tuple[Shap
     """Draw a box with its name above it, in sizes for a frame of this width."""
     x, y, right, bottom = box
     size = max(float(SMALL), width / 45)
-    outline = shape(
-        "rect", x=x, y=y, width=max(0.0, right - x), height=max(0.0, bottom - y), fill="none",
+    outline = rect(
+        x, y, max(0.0, right - x), max(0.0, bottom - y), rx=None, fill="none",
         stroke=colour, stroke_width=max(1.5, width / 300), data_name=name or "box",
     )  # fmt: skip
     if not name:
         return (outline,)
     above, wide = max(0.0, y - 1.3 * size), 0.62 * size * (len(name) + 1)
     left = max(0.0, min(x, width - wide))  # a name at the right edge is within the frame
-    back = shape(
-        "rect", x=left, y=above, width=wide, height=1.3 * size,
-        fill="#111111", fill_opacity=0.85, stroke=colour,
-    )  # fmt: skip
+    back = rect(
+        left, above, wide, 1.3 * size, rx=None, fill="#111111", fill_opacity=0.85, stroke=colour
+    )
     words = shape("text", name, x=left + 0.3 * size, y=above + size, font_size=size, fill="#ffffff")
     return outline, back, words
 
