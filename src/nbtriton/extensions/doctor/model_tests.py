@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,12 +21,9 @@ from nbtriton.common.errors import TritonError
 from nbtriton.extensions.doctor.settings_rules import Finding
 from nbtriton.model.config import ModelConfig, copy_config, is_ensemble, output_specs
 from nbtriton.model.tensors import numpy_dtype, to_numpy
-from nbtriton.runtime.engine import InferenceRequest, Submission
+from nbtriton.runtime.engine import InferenceRequest, Server, Submission
 from nbtriton.runtime.interrupts import wait_in_slices
 from nbtriton.serving.repository.samples import sample_inputs
-
-if TYPE_CHECKING:
-    from nbtriton.runtime.engine import Server
 
 TOLERANCE = 1e-3
 """Largest relative difference, by the largest number of an output; 1e-2 for FP16 and BF16."""
@@ -78,6 +75,10 @@ OnTest = Callable[[int, int, str], None]
 
 class _OutOfTimeError(Exception):
     """The time for the tests has passed."""
+
+
+class _FoundError(Exception):
+    """A test has found something, after which its rest says nothing."""
 
 
 def model_findings(
@@ -173,10 +174,11 @@ class _Tester:
 
     def run(self) -> list[Finding]:
         """Run all tests whose preconditions earlier tests have shown, within the time."""
-        try:
-            self._run()
-        except _OutOfTimeError:
-            if not self._waits_for_itself():
+        with suppress(_FoundError):
+            try:
+                self._run()
+            except _OutOfTimeError:
+                self._check_calls()
                 text = (
                     f"ended after {self.limit_s:g} s in '{self._test}', with {self._sent} of some {_SENDS} requests "
                     "sent"
@@ -196,8 +198,7 @@ class _Tester:
                 self._test_streams()
                 return
             alone = [self._one(self._rows[0])]
-            if self._waits_for_itself():
-                return
+            self._check_calls()
             alone += [self._one(row) for row in self._rows[1:]]
             again = [self._one(row) for row in self._rows]
         except TritonError as error:
@@ -208,9 +209,7 @@ class _Tester:
                 )
             text = f"it fails on generated inputs: {error.message.splitlines()[0]}"
             self._found("runs", text, fix)
-            return
-        if not self._as_declared(alone):
-            return
+        self._check_declared(alone)
         self._test = "repeatable"
         if not all(self._equal(a, b) for a, b in zip(alone, again, strict=True)):
             self._found(
@@ -218,7 +217,6 @@ class _Tester:
                 "it draws random numbers, or keeps state between requests; where the state is meant, "
                 "use sequence batching",
             )  # fmt: skip
-            return
         if self._batches and self._count > 1:
             with self._failing("runs", "it fails on a batch of several rows"):
                 self._test_rows(alone)
@@ -230,7 +228,7 @@ class _Tester:
 
     # -- tests ---------------------------------------------------------------------------------------
 
-    def _waits_for_itself(self) -> bool:
+    def _check_calls(self) -> None:
         """Report a call that the engine refused, as it would have waited forever."""
         for model in (self.name, self.copy):
             for request in self.server.requests(model):
@@ -239,14 +237,12 @@ class _Tester:
                         "calls", request.error,
                         "call another model, or give it an instance more than can wait at once",
                     )  # fmt: skip
-                    return True
-        return False
 
     def _test_streams(self) -> None:
         """Test a decoupled model: each response by itself, as any number of them is right."""
         first = [self._together([row])[0] for row in self._rows]
-        if not all(self._as_declared(responses) for responses in first):
-            return
+        for responses in first:
+            self._check_declared(responses)
         self._test = "repeatable"
         again = [self._together([row])[0] for row in self._rows]
         for one, other in zip(first, again, strict=True):
@@ -256,52 +252,40 @@ class _Tester:
                     "repeatable", "the same request twice gave different responses",
                     "it draws random numbers, or keeps state between requests",
                 )  # fmt: skip
-                return
 
     def _test_rows(self, alone: Sequence[_Arrays]) -> None:
         """Test requests of several rows."""
         first, second, third = (self._rows[index % self._count] for index in (0, 1, 2))
         pair = self._of_rows(first, second)
-        if pair is None:
-            return
         if self._sees(pair[0], first, third) or self._sees(pair[0], first, _larger(second)):
             self._found(
                 "neighbours", "a row's result changes with the other rows of its batch",
                 "reduce over the axes behind the batch dimension only (axis=1 and on, not axis=0 or all)",
             )  # fmt: skip
-            return
         swapped = self._of_rows(second, first)
         padded = self._of_rows(first, {key: _zeros(value) for key, value in first.items()})
-        if swapped is None or padded is None:
-            return
         if not self._equal(pair[0], swapped[1]) or not self._equal(pair[1], swapped[0]):
             if self._equal(pair[0], swapped[0]) and self._equal(pair[1], swapped[1]):
                 self._found(
                     "alignment", "the rows of the output are not those of the input",
                     "keep the order of the rows",
                 )  # fmt: skip
-            else:
-                self._found(
-                    "order", "a row's result changes with its place in the batch",
-                    "nothing may depend on the index of a row",
-                )  # fmt: skip
-            return
+            self._found(
+                "order", "a row's result changes with its place in the batch",
+                "nothing may depend on the index of a row",
+            )  # fmt: skip
         if not self._equal(pair[0], padded[0]):
             self._found(
                 "padding", "a row's result changes when the row behind it is all zeros",
                 "nothing may depend on the values of other rows",
             )  # fmt: skip
-            return
         for count in range(2, self._count + 1):
             several = self._of_rows(*self._rows[:count])
-            if several is None:
-                return
             if not all(self._equal(a, b) for a, b in zip(several, alone, strict=False)):
                 self._found(
                     "batch size", f"a row's result is another one in a batch of {count} rows than alone",
                     "nothing may depend on the number of rows",
                 )  # fmt: skip
-                return
 
     def _sees(self, expected: _Arrays, row: _Arrays, other: _Arrays) -> bool:
         """Return True if another row in a batch changes a row's result; a refused batch does not."""
@@ -309,7 +293,7 @@ class _Tester:
             rows = self._of_rows(row, other)
         except TritonError:
             return False
-        return rows is not None and not self._equal(expected, rows[0])
+        return not self._equal(expected, rows[0])
 
     def _test_requests(self, alone: Sequence[_Arrays]) -> None:
         """Test a batch of several requests: each has to get its own response."""
@@ -359,7 +343,6 @@ class _Tester:
                     self._found(
                         "threads", "two instances that ran at once gave wrong answers", _FIXES["threads"]
                     )  # fmt: skip
-                    return
         finally:
             sys.setswitchinterval(interval)
 
@@ -382,8 +365,8 @@ class _Tester:
     def _one(self, inputs: _Arrays) -> _Arrays:
         return self._answers([inputs])[0]
 
-    def _of_rows(self, *rows: _Arrays) -> list[_Arrays] | None:
-        """Send rows as one request; return the rows of its response, None if their number differs."""
+    def _of_rows(self, *rows: _Arrays) -> list[_Arrays]:
+        """Send rows as one request; return the rows of its response."""
         found = self._one({key: np.concatenate([row[key] for row in rows]) for key in rows[0]})
         for key, value in found.items():
             if value.shape[:1] != (len(rows),):
@@ -391,7 +374,6 @@ class _Tester:
                     "shape", f"output '{key}' has the shape {list(value.shape)} for {len(rows)} rows",
                     "the first dimension of every output is the batch's",
                 )  # fmt: skip
-                return None
         return [{k: v[index : index + 1] for k, v in found.items()} for index in range(len(rows))]
 
     def _answers(self, requests: Sequence[_Arrays]) -> list[_Arrays]:
@@ -448,7 +430,7 @@ class _Tester:
 
     # -- judgement -----------------------------------------------------------------------------------
 
-    def _as_declared(self, responses: Sequence[_Arrays]) -> bool:
+    def _check_declared(self, responses: Sequence[_Arrays]) -> None:
         """Report the first output that is not there, or not of its datatype or shape."""
         specs = output_specs(self.config)
         decoupled = self.config.model_transaction_policy.decoupled
@@ -460,7 +442,6 @@ class _Tester:
                     f"{', '.join(map(repr, response)) or 'none that is declared'}",
                     f'pb_utils.Tensor("{missing[0]}", …): the names are those of the configuration',
                 )  # fmt: skip
-                return False
             for key, value in response.items():
                 spec = specs[key]
                 datatype = spec.datatype
@@ -469,7 +450,6 @@ class _Tester:
                         "outputs", f"output '{key}' is {value.dtype}, and its configuration says {datatype}",
                         f"return it as numpy.{numpy_dtype(datatype)}, or declare what it is",
                     )  # fmt: skip
-                    return False
                 shape, dims = list(value.shape), list(spec.dims)
                 wanted = [-1 if decoupled else 1, *dims] if self._batches else dims
                 if len(shape) != len(wanted) or any(
@@ -479,8 +459,6 @@ class _Tester:
                         "shape", f"output '{key}' has the shape {shape}, and its configuration says {wanted}",
                         "Triton passes it on as it is; clients rely on what is declared",
                     )  # fmt: skip
-                    return False
-        return True
 
     def _equal(self, one: _Arrays, other: _Arrays) -> bool:
         return set(one) == set(other) and all(
@@ -490,13 +468,15 @@ class _Tester:
     @contextmanager
     def _failing(self, test: str, text: str) -> Iterator[None]:
         self._test = test
-        try:
-            yield
-        except TritonError as error:
-            self._found(test, f"{text}: {error.message.splitlines()[0]}", _FIXES[test])
+        with suppress(_FoundError):
+            try:
+                yield
+            except TritonError as error:
+                self._found(test, f"{text}: {error.message.splitlines()[0]}", _FIXES[test])
 
-    def _found(self, test: str, text: str, fix: str) -> None:
+    def _found(self, test: str, text: str, fix: str) -> NoReturn:
         self._findings.append(Finding("error", self.name, test, text, TESTS[test], fix))
+        raise _FoundError
 
 
 def _larger(row: _Arrays) -> _Arrays:
