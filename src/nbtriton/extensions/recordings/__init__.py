@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import Annotated, Any, Unpack
 
 from nbtriton.common.checks import CALL, PATH, check, optional
 from nbtriton.common.errors import InvalidArgumentError
@@ -24,7 +24,6 @@ from nbtriton.extensions.recordings.tap import TrafficTap, record
 from nbtriton.extensions.recordings.traffic import chosen_models, due_times_ns, planned_traffic
 from nbtriton.lab.perf.loads import read_speeds
 from nbtriton.lab.perf.machine import Others
-from nbtriton.lab.perf.options import Protocol
 from nbtriton.lab.perf.point import PerfPoint, PointSource, describe
 from nbtriton.lab.perf.progress import GuardedObserver, LevelProgress, Observer, PerfProgress
 from nbtriton.lab.perf.recording import Recording
@@ -36,12 +35,12 @@ from nbtriton.lab.perf.settings import (
     SWEEP,
     KindSweep,
     Percentile,
+    Protocol,
     Seed,
     Shapes,
     Speed,
     Sweep,
 )
-from nbtriton.lab.perf.settings import Protocol as ProtocolOption
 from nbtriton.lab.perf.sweep import (
     Configuration,
     Configurator,
@@ -56,9 +55,7 @@ from nbtriton.lab.simulate.prediction import judged, profile_under
 from nbtriton.model.config import ModelConfig, normalize
 from nbtriton.options.reading import name_list
 from nbtriton.options.table import Option, read_settings, signed, table_of
-
-if TYPE_CHECKING:
-    from nbtriton.serving.server import Server
+from nbtriton.serving.server import Server
 
 __all__ = ["Recording", "TrafficTap", "record", "replay"]
 
@@ -77,7 +74,7 @@ class ReplaySettings(Sweep, total=False):
     models: Annotated["str | Sequence[str] | Mapping[str, str] | None", Option(
         "--models", "only the requests for these; A:X sends those for A to X", "LIST", _models)]  # fmt: skip
     speed: Speed
-    protocol: ProtocolOption
+    protocol: Protocol
     kind: KindSweep
     shapes: Shapes
     percentile: Percentile
@@ -163,15 +160,13 @@ def replay(
     """
     given = read_settings("replay", REPLAY, options)
     check({"observer": observer}, {"observer": optional(CALL)})
-    protocol, kind, sweep_models, seed = (
-        given[name] for name in ("protocol", "kind", "sweep_models", "seed")
-    )
+    protocol, kind = given["protocol"], given["kind"]
     read = recording if isinstance(recording, Recording) else Recording.load(recording)
     speeds = read_speeds(given["speed"])
     swept = {option.parameter for option in SWEEP} - {"sweep_models"} | {"kind"}
     configurations = combinations(**{name: given[name] for name in swept})
     chosen = chosen_models(read, given["models"])
-    rule = StabilityRule(percentile=given["percentile"])
+    asked = _Asked(read, chosen, configurations, given)
     started_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         if isinstance(target, Profile):
@@ -182,12 +177,9 @@ def replay(
                     "kind has no meaning for a simulated server",
                     hint="a profile is of the devices where the instances ran",
                 )
-            session = _simulated(target, read, chosen, configurations, sweep_models, rule, seed)
+            session = _simulated(target, asked)
         else:
-            session = _live(
-                stack, target, protocol, read, chosen, configurations, sweep_models, rule,
-                given["shapes"], seed,
-            )  # fmt: skip
+            session = _live(stack, target, asked)
         run = _Run(session, observer, len(configurations) * len(speeds))
         notes = [] if read.complete else ["the end of the recording is missing"]
         if isinstance(target, Profile):
@@ -207,7 +199,7 @@ def replay(
             ),
             settings={
                 "recording": "given" if isinstance(recording, Recording) else str(recording),
-                "speed": speeds, "seed": seed, "percentile": given["percentile"], **session.place,
+                "speed": speeds, "seed": given["seed"], "percentile": given["percentile"], **session.place,
             },
             environment=session.environment(),
             notes=tuple(notes),
@@ -216,6 +208,20 @@ def replay(
             simulated=isinstance(target, Profile),
             failure="; ".join(run.failures),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be replayed, in which configurations, and the options of the call."""
+
+    recording: Recording
+    chosen: Mapping[str, str]
+    configurations: Sequence[Configuration]
+    given: Mapping[str, Any]
+
+    @property
+    def rule(self) -> StabilityRule:
+        return StabilityRule(percentile=self.given["percentile"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +237,9 @@ class _Session:
     source: PointSource | None
 
 
-def _live(
-    stack: contextlib.ExitStack,
-    target: "Server | str",
-    protocol: Protocol | None,
-    recording: Recording,
-    chosen: Mapping[str, str],
-    configurations: Sequence[Configuration],
-    sweep_models: Sequence[str],
-    rule: StabilityRule,
-    shapes: Mapping[str, Sequence[int]] | None,
-    seed: int,
-) -> _Session:
+def _live(stack: contextlib.ExitStack, target: "Server | str", asked: _Asked) -> _Session:
+    given, chosen, configurations = asked.given, asked.chosen, asked.configurations
+    sweep_models: Sequence[str] = given["sweep_models"]
     server = url = None
     if isinstance(target, str):
         url = target
@@ -253,15 +250,19 @@ def _live(
             f"a recording is replayed on a server, a profile or a url; found {type(target).__name__}",
             hint="nt.replay(file, server), nt.replay(file, profile), nt.replay(file, 'host:8000')",
         )
-    reached: Target = open_target(stack, server, url, protocol, configurations, sweep_models)
+    reached: Target = open_target(
+        stack, server, url, given["protocol"], configurations, sweep_models
+    )
     programs = None if server is None else Others()
-    planned = planned_traffic(recording, chosen, reached, shapes=shapes, seed=seed)
+    planned = planned_traffic(
+        asked.recording, chosen, reached, shapes=given["shapes"], seed=given["seed"]
+    )
     ensembles, others, models = _trees(reached, chosen)
     decoupled = any(
         config.model_transaction_policy.decoupled for config in (ensembles | others).values()
     )
     base = Playing(
-        planned, [], 1.0, models, rule, streaming=decoupled,
+        planned, [], 1.0, models, asked.rule, streaming=decoupled,
         serial=isinstance(reached, RemoteServer),
     )  # fmt: skip
 
@@ -278,22 +279,15 @@ def _live(
     )  # fmt: skip
 
 
-def _simulated(
-    profile: Profile,
-    recording: Recording,
-    chosen: Mapping[str, str],
-    configurations: Sequence[Configuration],
-    sweep_models: Sequence[str],
-    rule: StabilityRule,
-    seed: int,
-) -> _Session:
-    planned = planned_traffic(recording, chosen, profile, empty=True)
-    ensembles, others, models = _trees(profile, chosen)
-    if any(configurations):
+def _simulated(profile: Profile, asked: _Asked) -> _Session:
+    sweep_models: Sequence[str] = asked.given["sweep_models"]
+    planned = planned_traffic(asked.recording, asked.chosen, profile, empty=True)
+    ensembles, others, models = _trees(profile, asked.chosen)
+    if any(asked.configurations):
         _to_sweep(models, sweep_models)
     sweep = SweepPlan(ensembles, others, {name: profile.config(name) for name in sweep_models})
-    sweep.check(configurations)
-    for each in configurations:
+    sweep.check(asked.configurations)
+    for each in asked.configurations:
         profile_under(profile, each)  # refuses a wrong configuration before the simulation
     in_force = dict(sweep.originals)
 
@@ -304,9 +298,9 @@ def _simulated(
 
     def play(playing: Playing, on_progress: Callable[[LevelProgress], None]) -> Played:
         under = profile_under(profile, playing.configuration)
-        return play_simulated(under, in_force, playing, on_progress, seed=seed)
+        return play_simulated(under, in_force, playing, on_progress, seed=asked.given["seed"])
 
-    base = Playing(planned, [], 1.0, models, rule)
+    base = Playing(planned, [], 1.0, models, asked.rule)
     return _Session(
         base, play, apply, _nothing, lambda: profile.environment, {},
         PointSource(next(iter(models)), tuple(sweep_models)),
