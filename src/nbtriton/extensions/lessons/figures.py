@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.packages import needed
+from nbtriton.extensions.lessons import sentences
 from nbtriton.extensions.lessons.running import ScenarioRun
-from nbtriton.extensions.lessons.sentences import (
-    Moments,
-    finding_of,
-    labels_of,
-    moments_of,
-    ms,
-    slots_of,
-)
 from nbtriton.extensions.lessons.stage import (
     FigureBatch,
     FigureModel,
@@ -31,11 +24,11 @@ if TYPE_CHECKING:
 
 def picture_of(scenario_run: ScenarioRun, *, hidden: bool = False) -> FigurePicture:
     """Return the picture of a run; `hidden` shows the arrivals only, for a prediction."""
-    moments = moments_of(scenario_run)
-    labels = labels_of(scenario_run)
-    slots = slots_of(scenario_run)
+    moments = sentences.moments_of(scenario_run)
+    labels = sentences.labels_of(scenario_run)
+    slots = sentences.slots_of(scenario_run)
     if hidden:
-        moments, slots = Moments((), (), {}, {}, {}), {}
+        moments, slots = sentences.Moments((), (), {}, {}, {}), {}
     requests = tuple(
         _request(scenario_run, index, one, labels, slots, moments)
         for index, records in enumerate(scenario_run.records)
@@ -64,7 +57,7 @@ def picture_of(scenario_run: ScenarioRun, *, hidden: bool = False) -> FigurePict
         scenario_run.scenario.title,
         f"{len(requests)} requests come. Which batches leave?"
         if hidden
-        else finding_of(scenario_run),
+        else sentences.finding_of(scenario_run),
         models,
         requests,
         tuple(batches),
@@ -80,19 +73,17 @@ def _request(
     one: RequestRecord,
     labels: dict[tuple[str, int], str],
     slots: dict[int | str, SlotLife],
-    moments: Moments,
+    moments: sentences.Moments,
 ) -> FigureRequest:
     batch, key = one.batch, (one.model, one.number)
     left_ns = batch.start_ns if batch is not None else one.answered_ns
     instances = scenario_run.records[index].instances
     life = slots.get(one.sequence) if one.sequence and batch is not None else None
     wait_ms, latency_ms = (left_ns - one.arrival_ns) / 1e6, (one.answered_ns - one.arrival_ns) / 1e6
-    title = (
-        f"request {labels[key]}, rows {one.size}: came at {ms(scenario_run.ms(one.arrival_ns))} ms"
-    )
+    title = f"request {labels[key]}, rows {one.size}: came at {sentences.ms(scenario_run.ms(one.arrival_ns))} ms"
     if moments.words:
-        title += f", waited {ms(wait_ms)} ms" if batch is not None else ""
-        title += f", {one.error or 'answered'} after {ms(latency_ms)} ms"
+        title += f", waited {sentences.ms(wait_ms)} ms" if batch is not None else ""
+        title += f", {one.error or 'answered'} after {sentences.ms(latency_ms)} ms"
     end = moments.end.get(key, 0)
     return FigureRequest(
         labels[key],
@@ -122,7 +113,7 @@ def _batch(
     one: BatchRecord,
     scenario_run: ScenarioRun,
     labels: dict[tuple[str, int], str],
-    moments: Moments,
+    moments: sentences.Moments,
 ) -> FigureBatch:
     key = (one.model, one.requests[0])
     return FigureBatch(
@@ -145,7 +136,7 @@ _COLUMNS = (
 
 def batch_rows(scenario_run: ScenarioRun) -> list[dict[str, Any]]:
     """Return a row for each batch, in the order in which they left."""
-    labels, ms_of = labels_of(scenario_run), scenario_run.ms
+    labels, ms_of = sentences.labels_of(scenario_run), scenario_run.ms
     found = (
         (
             one.model, one.instance, ms_of(one.start_ns), ms_of(one.end_ns), one.batch_size,

@@ -9,19 +9,8 @@ from typing import Any, ClassVar
 from nbtriton.backends.base import Backend, BackendInstance, InstanceContext, ModelContext
 from nbtriton.backends.described import Model, check, complete, is_complete
 from nbtriton.common.errors import InternalError, UnavailableError
+from nbtriton.extensions.onnxruntime import runtime
 from nbtriton.extensions.onnxruntime.instance import OnnxInstance
-from nbtriton.extensions.onnxruntime.runtime import (
-    CUDA,
-    GLOBAL_THREADS,
-    has_provider,
-    import_onnxruntime,
-    providers,
-    run_options,
-    runtime_error,
-    session_options,
-    tensor_infos,
-    uses_global_threads,
-)
 from nbtriton.model.config import ModelConfig, enum_name
 from nbtriton.model.config.parameters import integer_value
 
@@ -41,7 +30,7 @@ class OnnxRuntimeBackend(Backend):
 
     name: ClassVar[str] = "onnxruntime"
     platform: ClassVar[str] = "onnxruntime_onnx"
-    settings: ClassVar[tuple[str, ...]] = (DEFAULT_MAX_BATCH_SIZE, *GLOBAL_THREADS)
+    settings: ClassVar[tuple[str, ...]] = (DEFAULT_MAX_BATCH_SIZE, *runtime.GLOBAL_THREADS)
     packages: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     def __init__(self) -> None:
@@ -59,7 +48,7 @@ class OnnxRuntimeBackend(Backend):
 
     def prefers_gpu(self) -> bool:
         """Return True if the installed onnxruntime supports GPUs."""
-        return has_provider(CUDA)
+        return runtime.has_provider(runtime.CUDA)
 
     def complete_config(self, context: ModelContext) -> ModelConfig:
         """Fill inputs, outputs and batching; see `nbtriton.backends.described`."""
@@ -91,7 +80,7 @@ class OnnxRuntimeBackend(Backend):
         config = context.model.config
         device_id = context.device_id if context.kind == "KIND_GPU" else None
         session = self._session(context.model, device_id)
-        options = run_options(import_onnxruntime(), config)
+        options = runtime.run_options(runtime.import_onnxruntime(), config)
         return OnnxInstance(config, session, self._described(context.model), options)
 
     def served(self, context: ModelContext) -> object:
@@ -114,9 +103,9 @@ class OnnxRuntimeBackend(Backend):
         if self._model is None:
             session = self._session(context, None)
             self._model = Model(
-                tensor_infos(session.get_inputs()),
-                tensor_infos(session.get_outputs()),
-                tensor_infos(session.get_overridable_initializers()),
+                runtime.tensor_infos(session.get_inputs()),
+                runtime.tensor_infos(session.get_outputs()),
+                runtime.tensor_infos(session.get_overridable_initializers()),
             )
         return self._model
 
@@ -142,16 +131,16 @@ class OnnxRuntimeBackend(Backend):
         # A file may have any name: a configuration chose the backend.
         if not isinstance(source, Path) and not self.accepts(source):
             raise InternalError(f"the onnxruntime backend cannot run {source!r}")
-        ort = import_onnxruntime()
-        options = session_options(ort, context.config)
-        if uses_global_threads(ort, context.settings):
+        ort = runtime.import_onnxruntime()
+        options = runtime.session_options(ort, context.config)
+        if runtime.uses_global_threads(ort, context.settings):
             options.use_per_session_threads = False
-        chosen = providers(context.config, device_id)
+        chosen = runtime.providers(context.config, device_id)
         model = str(_file(source, context.name)) if isinstance(source, Path) else _bytes_of(source)
         try:
             return ort.InferenceSession(model, options, providers=chosen)
         except Exception as error:
-            raise runtime_error(error) from error
+            raise runtime.runtime_error(error) from error
 
 
 def _bytes_of(source: Any) -> bytes:
