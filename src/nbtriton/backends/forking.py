@@ -43,7 +43,6 @@ class ForkAware(Protocol):
 
     def in_child(self) -> None:
         """Become harmless in a forked child; called before anything else runs in it."""
-        ...
 
 
 _notified: WeakSet[ForkAware] = WeakSet()

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 
 from nbtriton.backends.base import is_module
 from nbtriton.backends.signature import names_tensors
@@ -22,9 +23,6 @@ from nbtriton.magics.common import say
 from nbtriton.options.reading import quoted
 from nbtriton.serving.repository.export.sources import SOURCE, free_names
 from nbtriton.serving.server import Server, server
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
 
 
 class CellSyntaxError(Exception):

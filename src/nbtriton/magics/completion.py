@@ -6,8 +6,10 @@ In the cell of an ensemble: the models that a step may use, and their inputs.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from math import inf
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 from IPython.core.completer import (
     CompletionContext,
@@ -15,6 +17,8 @@ from IPython.core.completer import (
     SimpleMatcherResult,
     context_matcher,
 )
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics
 from IPython.utils.process import arg_split
 
 from nbtriton.common import entries
@@ -22,13 +26,6 @@ from nbtriton.common.errors import TritonError
 from nbtriton.magics.cells import MADE
 from nbtriton.options.reading import quoted, unquoted
 from nbtriton.serving.server import server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import SimpleNamespace
-
-    from IPython.core.interactiveshell import InteractiveShell
-    from IPython.core.magic import Magics
 
 _EVENT = "complete_command"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
@@ -32,9 +33,6 @@ from nbtriton.options.reading import name_list, unquoted
 from nbtriton.options.table import Option
 from nbtriton.runtime.engine import ModelHandle
 from nbtriton.serving.server import Server, server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 _CONFIGURED = (*(one.parameter for one in SCHEDULING), "read_only_inputs", "resources", "sharing")
 _MODEL = (

@@ -12,8 +12,10 @@ import ast
 import sys
 from functools import cache
 from traceback import walk_stack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics
 from traitlets import Any as AnyTrait
 from traitlets.config import Configurable
 
@@ -27,10 +29,6 @@ from nbtriton.magics.measure import MeasureMagics
 from nbtriton.magics.repository import RepositoryMagics
 from nbtriton.options.server import SERVER
 from nbtriton.serving.server import close_server, server
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
-    from IPython.core.magic import Magics
 
 _CORE = (DefineMagics, AskMagics, MeasureMagics, RepositoryMagics)
 

@@ -10,9 +10,13 @@ import signal
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbtriton.lab.explain.timeline import Timeline
 from nbtriton.lab.perf.api import PerfRun
 from nbtriton.lab.perf.curves import series_of
 from nbtriton.lab.perf.progress import PerfProgress, TerminalLine, progress_line
@@ -23,11 +27,6 @@ from nbtriton.widgets.curve import CurveView
 from nbtriton.widgets.living import living_charts
 from nbtriton.widgets.show import Shown, display, live_wanted, show_live
 from nbtriton.widgets.timeline import timeline_picture
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
-
-    from nbtriton.lab.explain.timeline import Timeline
 
 # A shorter run is not shown live. It ends before the second report, which comes after 0.25 s.
 _SHOW_AFTER_S = 0.2
@@ -79,6 +78,15 @@ class LiveRun:
         run = cls(shell, model, visible=visible, quick=given.get("quick", False))
         given["observer"] = run.observe
         return run
+
+    @classmethod
+    def named(
+        cls, shell: InteractiveShell, options: Namespace, by: str = "name"
+    ) -> tuple[str, dict[str, Any], LiveRun]:
+        """Return the model of a line, the options of the call, which have the same names, and the run."""
+        given = vars(options)
+        model = given.pop(by)
+        return model, given, cls.begin(shell, model, given)
 
     def reads(self, newest_batches: Callable[[], Timeline | None]) -> None:
         """Keep the newest batches of each level from now on: its point on the page opens them."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from nbtriton.lab.perf.report import PerfReport
-    from nbtriton.magics.live import LiveRun
 
 
 @magics_class
@@ -42,15 +41,6 @@ class MeasureMagics(Magics):
         # which is drawn with its prediction; each with the code that the model had.
         self._profiles: dict[str, tuple[Any, list[object]]] = {}
         self._reports: dict[str, tuple[Any, list[object]]] = {}
-
-    def _begin(self, options: Namespace) -> tuple[str, dict[str, Any], LiveRun]:
-        """Return the model, the options of the call, which have the same names, and the run that shows it."""
-        from nbtriton.magics.live import LiveRun
-
-        given = vars(options)
-        name = given.pop("name")
-        run = LiveRun.begin(self.shell, name, given)
-        return name, given, run
 
     @common.magic()
     @argument("name", type=unquoted, help="a model or an ensemble")
@@ -77,8 +67,9 @@ class MeasureMagics(Magics):
         """
         from nbtriton.lab.explain.timeline import read_newest_batches
         from nbtriton.lab.perf.api import PerfRun, perf
+        from nbtriton.magics.live import LiveRun
 
-        name, given, run = self._begin(options)
+        name, given, run = LiveRun.named(self.shell, options)
         background = given.pop("bg")
         target = None if given["url"] is not None else server()
         if target is not None:
@@ -105,8 +96,9 @@ class MeasureMagics(Magics):
             profile.save("double.json")
         """
         from nbtriton.lab.simulate.profiling import profile
+        from nbtriton.magics.live import LiveRun
 
-        name, given, run = self._begin(options)
+        name, given, run = LiveRun.named(self.shell, options)
         target = None if given["url"] is not None else server()
         found = run.of(lambda: profile(target, name, **given))
         self._profiles[name] = found, [] if target is None else _code(name)
@@ -130,8 +122,9 @@ class MeasureMagics(Magics):
             %triton_whatif double -c 64 --max-queue-delay-us 0,500,2000
         """
         from nbtriton.lab.simulate.prediction import whatif, with_measurement
+        from nbtriton.magics.live import LiveRun
 
-        name, given, run = self._begin(options)
+        name, given, run = LiveRun.named(self.shell, options)
         text = given.pop("profile")
         profile, code = self._profiles.get(name, (None, []))
         if text is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from argparse import Namespace
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class
@@ -12,9 +13,6 @@ from nbtriton.extensions.autoscale import AUTOSCALE
 from nbtriton.magics.common import arguments, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @magics_class

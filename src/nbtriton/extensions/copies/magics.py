@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from argparse import Namespace
+from typing import Any
 
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
@@ -10,9 +11,6 @@ from IPython.core.magic_arguments import argument
 from nbtriton.extensions.copies import bounces, copies
 from nbtriton.magics import common
 from nbtriton.serving.server import server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @magics_class

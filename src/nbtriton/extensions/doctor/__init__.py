@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 from nbtriton.common.checks import CALL, MAPPING, SWITCH, Kind, check, number, optional
 from nbtriton.common.errors import InvalidArgumentError, NotFoundError, TritonError, nearest
@@ -33,12 +33,10 @@ from nbtriton.model.config import (
 )
 from nbtriton.options.reading import quoted
 from nbtriton.options.table import Option, read_settings, signed, table_of
+from nbtriton.runtime.engine import Server
 from nbtriton.runtime.engine.core.snapshot import InterpreterWait
 from nbtriton.runtime.engine.diagnostics.interpreter import advice, is_waiting
 from nbtriton.runtime.engine.status import way_sentence
-
-if TYPE_CHECKING:
-    from nbtriton.runtime.engine import Server
 
 # Instances for each core from which more of them are hardly meant.
 _MOST = 4

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
@@ -12,9 +13,6 @@ from nbtriton.extensions.doctor import DOCTOR, doctor
 from nbtriton.magics import common
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @magics_class

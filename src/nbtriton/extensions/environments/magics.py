@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from argparse import Namespace
+from typing import Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument
@@ -12,9 +13,6 @@ from nbtriton.magics.cells import MADE
 from nbtriton.magics.common import arguments, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.options.table import given_options
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @magics_class

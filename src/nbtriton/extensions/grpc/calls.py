@@ -11,18 +11,16 @@ from _thread import get_ident
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from nbtriton.common.errors import InternalError, TritonError
 from nbtriton.extensions.grpc import messages
+from nbtriton.extensions.grpc.connection import GrpcConnection
 from nbtriton.extensions.grpc.http2.frames import ErrorCode
 from nbtriton.extensions.grpc.http2.streams import Http2Stream, StreamState
 
-if TYPE_CHECKING:
-    from nbtriton.extensions.grpc.connection import GrpcConnection
-
-    # The further arguments of `Call`.
-    _Request = tuple[GrpcConnection, Http2Stream, messages.RequestHeaders]
+# The further arguments of `Call`.
+_Request = tuple[GrpcConnection, Http2Stream, messages.RequestHeaders]
 
 _log = logging.getLogger("nbtriton.serving.frontends")
 
@@ -41,15 +39,12 @@ class CallListener(Protocol):
 
     def on_message(self, data: bytes) -> None:
         """Handle a message."""
-        ...
 
     def on_half_close(self) -> None:
         """Handle the end of the client's messages."""
-        ...
 
     def on_cancel(self) -> None:
         """Handle the client's cancellation."""
-        ...
 
 
 class Call:

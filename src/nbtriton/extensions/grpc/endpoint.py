@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from google.protobuf import json_format
 
@@ -28,15 +28,12 @@ from nbtriton.extensions.grpc.inference import GrpcInference, InferStream
 from nbtriton.model.config._proto import messages
 from nbtriton.options import triton as kinds
 from nbtriton.serving.frontends.flags import flag, flag_of, tls_flags, tls_of
+from nbtriton.serving.frontends.kserve.shared_memory import Kind
 from nbtriton.serving.frontends.kserve.wire import read_version
 from nbtriton.serving.frontends.listener import Endpoint
 from nbtriton.serving.frontends.loop import LoopThread
-from nbtriton.serving.frontends.service import forwards_of, log_changes, trace_changes
+from nbtriton.serving.frontends.service import Service, forwards_of, log_changes, trace_changes
 from nbtriton.serving.settings import ENDPOINTS
-
-if TYPE_CHECKING:
-    from nbtriton.serving.frontends.kserve.shared_memory import Kind
-    from nbtriton.serving.frontends.service import Service
 
 _log = logging.getLogger("nbtriton.serving.frontends")
 

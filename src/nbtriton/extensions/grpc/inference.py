@@ -8,16 +8,19 @@ from __future__ import annotations
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from nbtriton.backends.base import Response
 from nbtriton.backends.unread import UnreadResponses
 from nbtriton.common.errors import CancelledError, InternalError, TritonError, UnsupportedError
 from nbtriton.extensions.grpc import requests, responses
+from nbtriton.extensions.grpc.calls import StreamCall, UnaryCall
+from nbtriton.extensions.grpc.requests import Contents
 from nbtriton.model.config._proto import messages
-from nbtriton.runtime.engine import BARE_FINAL
+from nbtriton.runtime.engine import BARE_FINAL, InferenceRequest, JoinBatch, ModelSignature
 from nbtriton.serving.frontends.buffers import LONGEST, TemplateCache
 from nbtriton.serving.frontends.kserve.call import (
     InferCall,
@@ -25,20 +28,11 @@ from nbtriton.serving.frontends.kserve.call import (
     Responder,
     submit_together,
 )
-from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, LongReadError
+from nbtriton.serving.frontends.kserve.shared_memory import READ_AT_ONCE, Leasing, LongReadError
 from nbtriton.serving.frontends.kserve.wire import read_version
+from nbtriton.serving.frontends.service import Forwards, Service
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nbtriton.backends.base import Response
-    from nbtriton.extensions.grpc.calls import StreamCall, UnaryCall
-    from nbtriton.extensions.grpc.requests import Contents
-    from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
-    from nbtriton.serving.frontends.kserve.shared_memory import Leasing
-    from nbtriton.serving.frontends.service import Forwards, Service
-
-    _Read = tuple[ModelSignature, int, InferCall]
+_Read = tuple[ModelSignature, int, InferCall]
 
 _log = logging.getLogger("nbtriton.serving.frontends")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from nbtriton.common.errors import InternalError, InvalidArgumentError
 from nbtriton.model.config._proto import is_repeated, messages
 from nbtriton.model.tensors import DATATYPES, numpy_dtype
+from nbtriton.runtime.engine import ModelSignature
 from nbtriton.serving.frontends.kserve import wire
 from nbtriton.serving.frontends.kserve.call import (
     SEQUENCE_FLAGS,
@@ -24,11 +25,8 @@ from nbtriton.serving.frontends.kserve.call import (
     OutputRequest,
     shared_bytes,
 )
+from nbtriton.serving.frontends.kserve.shared_memory import Lease, Leasing
 from nbtriton.serving.frontends.kserve.wire import check_strings
-
-if TYPE_CHECKING:
-    from nbtriton.runtime.engine import ModelSignature
-    from nbtriton.serving.frontends.kserve.shared_memory import Lease, Leasing
 
 # Tag of the field with a request's id.
 ID_TAG = 0x1A

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.extensions.grpc.requests import varint
 from nbtriton.model.config._proto import messages
-from nbtriton.model.tensors import datatype_of, shape_of
+from nbtriton.model.tensors import Array, datatype_of, shape_of
 from nbtriton.serving.frontends.kserve import wire
-
-if TYPE_CHECKING:
-    from nbtriton.model.tensors import Array
-    from nbtriton.serving.frontends.kserve.call import InferCall
-    from nbtriton.serving.frontends.kserve.wire import Labels
+from nbtriton.serving.frontends.kserve.call import InferCall
+from nbtriton.serving.frontends.kserve.wire import Labels
 
 _FINAL = "triton_final_response"
 _LIMIT = (1 << 31) - 1

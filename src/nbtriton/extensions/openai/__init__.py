@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
+from nbtriton.backends.base import Response
 from nbtriton.common.errors import NotFoundError, TritonError
 from nbtriton.extensions.openai.requests import (
     ApiError,
@@ -30,19 +31,15 @@ from nbtriton.extensions.openai.requests import (
     usage_of,
 )
 from nbtriton.options import triton as kinds
-from nbtriton.runtime.engine import BARE_FINAL
+from nbtriton.runtime.engine import BARE_FINAL, InferenceRequest, JoinBatch, ModelSignature
 from nbtriton.serving.frontends.flags import flag
 from nbtriton.serving.frontends.http1.connection import HttpEndpoint, RequestResponseCycle
 from nbtriton.serving.frontends.http1.inference import LONG_JSON, HttpResponder
 from nbtriton.serving.frontends.http1.response import JSON, HttpResponse
 from nbtriton.serving.frontends.kserve.call import InferCall
+from nbtriton.serving.frontends.service import Service
 
-if TYPE_CHECKING:
-    from nbtriton.backends.base import Response
-    from nbtriton.runtime.engine import InferenceRequest, JoinBatch, ModelSignature
-    from nbtriton.serving.frontends.service import Service
-
-    _Request = tuple[RequestResponseCycle, ModelSignature, InferCall, TextRequest]
+_Request = tuple[RequestResponseCycle, ModelSignature, InferCall, TextRequest]
 
 DONE = b"data: [DONE]\n\n"
 _OWNER = "Triton Inference Server"

@@ -6,18 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import needed
-from nbtriton.model.tensors import as_array, to_numpy
-
-if TYPE_CHECKING:
-    from nbtriton.model.config import TensorSpec
-    from nbtriton.model.tensors import Array
-    from nbtriton.runtime.engine import ModelSignature
+from nbtriton.model.config import TensorSpec
+from nbtriton.model.tensors import Array, as_array, to_numpy
+from nbtriton.runtime.engine import ModelSignature
 
 # Makes the prompt of a conversation.
 ChatTemplate = Callable[[Sequence[Mapping[str, Any]]], str]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
 from nbtriton.common.errors import InternalError
-from nbtriton.extensions.recordings import REPLAY
+from nbtriton.extensions.recordings import REPLAY, Recording, TrafficTap
 from nbtriton.lab.perf.settings import PLACE
 from nbtriton.magics.common import arguments, magic, profile_option, read_profile
 from nbtriton.options.reading import name_list, unquoted
 from nbtriton.options.table import only
 from nbtriton.serving.server import server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from nbtriton.extensions.recordings import Recording, TrafficTap
 
 
 def _stopped(taps: Sequence[TrafficTap]) -> Recording | list[Recording]:

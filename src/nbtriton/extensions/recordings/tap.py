@@ -13,7 +13,7 @@ from hashlib import blake2b
 from operator import index
 from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbtriton.backends.base import RequestOptions
 from nbtriton.common.checks import NAMES, PATH, SERVER, SWITCH, check, number, optional, whole
@@ -33,10 +33,7 @@ from nbtriton.runtime.engine import InferenceRequest
 from nbtriton.runtime.interrupts import wait_in_slices
 from nbtriton.scheduling import SEQUENCE_END, SEQUENCE_START
 from nbtriton.serving.clients.base import tensor_bytes
-
-if TYPE_CHECKING:
-    from nbtriton.serving.server import Server
-
+from nbtriton.serving.server import Server
 
 _log = logging.getLogger("nbtriton.extensions.recordings")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
 
@@ -19,11 +21,6 @@ from nbtriton.model.config import apply_options
 from nbtriton.options.blocks import SCHEDULING
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = ["StepMagics"]
 

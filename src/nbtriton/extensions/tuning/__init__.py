@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from nbtriton.common.checks import (
     CALL,
@@ -45,9 +45,7 @@ from nbtriton.lab.simulate.server import DOUBTFUL
 from nbtriton.model.config import ModelConfig
 from nbtriton.options.reading import int_list, milliseconds
 from nbtriton.options.table import Option, read_settings, signed, table_of
-
-if TYPE_CHECKING:
-    from nbtriton.serving.server import Server
+from nbtriton.serving.server import Server
 
 _LIMIT = optional(number(above=0))
 _OUTSTANDING = Kind(

@@ -12,10 +12,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from nbtriton.backends.devices.base import Device
 from nbtriton.common.errors import InvalidArgumentError, TritonError
 from nbtriton.extensions.tuning.placing import HOST, Copies, Edge, Measured, edges_of
 from nbtriton.extensions.tuning.search import InstanceMemory
@@ -39,10 +40,7 @@ from nbtriton.lab.simulate.profile_plan import step_requests
 from nbtriton.lab.simulate.profiling import profile
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.tensors import to_numpy
-
-if TYPE_CHECKING:
-    from nbtriton.backends.devices.base import Device
-    from nbtriton.serving.server import Server
+from nbtriton.serving.server import Server
 
 _PROC = Path("/proc")
 # Measurements of each copy; the median counts.

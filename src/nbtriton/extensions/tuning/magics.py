@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from argparse import Namespace
+from typing import Any
 
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
@@ -11,9 +12,6 @@ from nbtriton.extensions.tuning import TUNE
 from nbtriton.magics import common
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @magics_class
@@ -41,9 +39,7 @@ class TuneMagics(Magics):
         from nbtriton.extensions.tuning import tune
         from nbtriton.magics.live import LiveRun
 
-        given = vars(options)
-        name = given.pop("name")
-        run = LiveRun.begin(self.shell, name, given)
+        name, given, run = LiveRun.named(self.shell, options)
         if given["profile"] is not None:
             given["profile"] = common.read_profile(self.shell, given["profile"])
         return run.of(lambda: tune(server(), name, **given))

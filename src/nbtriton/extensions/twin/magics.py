@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from argparse import Namespace
+from typing import Any
 
 from IPython.core.magic import Magics, magics_class
 from IPython.core.magic_arguments import argument
@@ -11,9 +12,6 @@ from nbtriton.extensions.twin import TWIN
 from nbtriton.magics.common import arguments, magic
 from nbtriton.options.reading import unquoted
 from nbtriton.serving.server import server
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @magics_class
@@ -42,9 +40,8 @@ class TwinMagics(Magics):
         from nbtriton.extensions.twin import twin
         from nbtriton.magics.live import LiveRun
 
-        given = vars(options)
-        url, load = given.pop("url"), given.pop("load")
-        run = LiveRun.begin(self.shell, url, given)
+        load = vars(options).pop("load")
+        url, given, run = LiveRun.named(self.shell, options, "url")
         found = run.of(lambda: twin(url, **given))
         if load:
             found.stand_ins(server())

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
+from typing import Any, Protocol, SupportsIndex, cast
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from nbtriton.common.errors import ConfigError, InternalError
 from nbtriton.model.config._proto import (
@@ -25,9 +26,6 @@ from nbtriton.model.config._proto import (
 )
 from nbtriton.model.config.normalize import scheduling_choice
 from nbtriton.model.config.pbtxt import lay_over_pbtxt, parse_pbtxt
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 _FULL_NAME = str(ModelConfig.DESCRIPTOR.full_name)
 
@@ -49,7 +47,6 @@ class Dumpable(Protocol):
 
     def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, Any]:
         """Return the fields as plain values."""
-        ...
 
 
 def as_config(value: object) -> ModelConfig:

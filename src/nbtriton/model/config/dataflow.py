@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from nbtriton.common.errors import ConfigError, nearest
 from nbtriton.model.config._proto import ModelConfig
@@ -22,9 +23,6 @@ from nbtriton.model.config.signature import (
     input_specs,
     output_specs,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)

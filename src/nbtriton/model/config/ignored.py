@@ -12,16 +12,14 @@ the reasons. If only a model's code uses a feature, the warning is given at its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
 
 from nbtriton.common.foreign import BATCH_STRATEGY
 from nbtriton.model.config._proto import ModelConfig, copy_config, enum_name, is_map, is_repeated
 from nbtriton.model.config.normalize import is_ensemble, queue_policies
 from nbtriton.model.config.validate_io import STRATEGY_PATH
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
 
 _FRAMEWORK = "it configures a graph compiler that the backends here do not use"
 _COPIES = "it tunes copies of Triton's C++ backends; here a batch is gathered by its framework"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from nbtriton.common.errors import ConfigError, nearest
 from nbtriton.model.config._proto import KINDS, ModelConfig, copy_config
@@ -15,9 +15,6 @@ from nbtriton.model.config.parameters import (
     READ_ONLY_INPUTS,
     check_isolation,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def apply_options(
