@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nbtriton.common.errors import ConfigError, UnavailableError
+from nbtriton.common.errors import ConfigError
 from nbtriton.model.config import (
     ModelConfig,
     as_config,
@@ -25,6 +24,7 @@ from nbtriton.model.config import (
 )
 from tests.config import ensemble_rules, rules
 from tests.config.texts import TEXTS
+from tests.differential.servers import COMPLETE
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -48,9 +48,10 @@ class Case:
     ours: str
 
 
-def put(repository: Path, name: str, text: str, *, has_file: bool) -> None:
+def put(repository: Path, name: str, text: str, *, has_file: bool = False) -> None:
+    """Write a model; one without a file fails once its configuration was taken, and starts no process."""
     folder = repository / name / "1"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder.parent / "config.pbtxt").write_text(text)
     if has_file:
         (folder / "model.py").write_text(MODEL)
@@ -72,38 +73,44 @@ def said(text: str, name: str) -> str:
 def put_models(repository: Path) -> list[Case]:
     cases = []
     for index, (rule, check, text, _) in enumerate((*rules.RULES, *ensemble_rules.RULES)):
-        # A model file, or an empty configuration, would let the server deduce the backend.
+        # An empty configuration would let the server deduce the backend.
         if check in NOT_SHOWN or not text:
             continue
         name = f"m{index}"
         shown = (text if check == "P" else rules.PY + text).replace("name: 'e' ", "")
-        put(repository, name, shown, has_file='backend: "python"' in shown)
+        put(repository, name, shown)
         cases.append(Case(rule, name, said(shown, name)))
     return cases
 
 
 def put_ensembles(repository: Path) -> list[Case]:
     cases = []
+    # The name of the model that has a configuration: one for all rules.
+    placed: dict[str, str] = {}
     for index, (rule, text, members, _) in enumerate(ensemble_rules.MEMBER_RULES):
         if rule == "V116":
             continue  # a circle makes the server itself end
-        models = [renamed(member, f"e{index}_") for member in members]
+        names = {
+            member.name: placed.setdefault(format_pbtxt(member), f"member{len(placed)}")
+            for member in members
+        }
+        models = [renamed(member, names, index) for member in members]
         for model in models:
             put(repository, model.name, format_pbtxt(model), has_file=True)
-        config = renamed(normalize(parse_pbtxt(text), name="e"), f"e{index}_")
-        put(repository, config.name, format_pbtxt(config), has_file=False)
+        config = renamed(normalize(parse_pbtxt(text), name="e"), names, index)
+        put(repository, config.name, format_pbtxt(config))
         with pytest.raises(ConfigError) as caught:
             validate_ensemble(config, {model.name: model for model in models})
         cases.append(Case(rule, config.name, caught.value.message))
     return cases
 
 
-def renamed(config: ModelConfig, prefix: str) -> ModelConfig:
-    """Give every rule models of its own, so that one repository holds them all."""
+def renamed(config: ModelConfig, names: dict[str, str], index: int) -> ModelConfig:
+    """Give every rule names of its own but for its members, so that one repository holds them all."""
     config = as_config(config)
-    config.name = prefix + config.name
+    config.name = names.get(config.name, f"e{index}_{config.name}")
     for step in config.ensemble_scheduling.step:
-        step.model_name = prefix + step.model_name
+        step.model_name = names.get(step.model_name, f"e{index}_{step.model_name}")
     return config
 
 
@@ -113,7 +120,7 @@ def shown(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[lis
     folder = tmp_path_factory.mktemp("rules")
     repository, log = folder / "models", folder / "log"
     cases = put_models(repository) + put_ensembles(repository)
-    flags = ("--exit-on-error=false", "--strict-readiness=false")
+    flags = ("--exit-on-error=false", "--strict-readiness=false", COMPLETE)
     with reference.server(repository, *flags, log=log, timeout_s=100):
         pass  # it is ready once it has tried them all
     text = log.read_text(errors="replace").replace('\\"', '"')
@@ -136,14 +143,9 @@ def test_the_real_server_says_the_same(shown: tuple[list[Case], set[str]]) -> No
 def test_the_real_server_s_parser_says_the_same(reference: Any, tmp_path: Path) -> None:
     repository, log = tmp_path / "models", tmp_path / "log"
     for index, text in enumerate(TEXTS):
-        put(repository, f"t{index}", text, has_file=True)
-    flags = ("--exit-on-error=false", "--strict-readiness=false", "--disable-auto-complete-config")
-    # A load that fails after its instances exist now and then ends the server of 2.51 altogether; the
-    # parser has read everything by then.
-    with (
-        contextlib.suppress(UnavailableError),
-        reference.server(repository, *flags, log=log, timeout_s=100),
-    ):
+        put(repository, f"t{index}", text)
+    flags = ("--exit-on-error=false", "--strict-readiness=false", COMPLETE)
+    with reference.server(repository, *flags, log=log, timeout_s=100):
         pass
     written = log.read_text(errors="replace")
     said: dict[str, str] = {}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.differential.harness import OurSide, RealSide, write
 from tests.differential.scenarios import MODELS
+from tests.differential.servers import COMPLETE
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def real(
     reference, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealSide]:
     log = tmp_path_factory.mktemp("log") / "server.log"
-    with reference.server(repository, *RealSide.FLAGS, log=log, timeout_s=180) as server:
+    with reference.server(repository, *RealSide.FLAGS, COMPLETE, log=log, timeout_s=180) as server:
         side = RealSide(server, tmp_path_factory.mktemp("gates"))
         yield side
         side.close()

@@ -12,12 +12,12 @@ waiting; where it matters who came first, all go through one thread of the serve
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
 import json
 import re
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -288,7 +288,8 @@ class RealSide(_Side):
     (`RealSide.FLAGS`): over gRPC they may overtake each other.
     """
 
-    FLAGS = ("--http-thread-count=1",)
+    # Of the python backend's 32 threads for the calls of each instance four: `rest` looks at each.
+    FLAGS = ("--http-thread-count=1", "--backend-config=python,thread-pool-size=4")
 
     def __init__(self, server: Any, scratch: Path) -> None:
         super().__init__(scratch)
@@ -301,9 +302,15 @@ class RealSide(_Side):
         self._messages = service_pb2
         self._channel = grpc.insecure_channel(server.grpc_url)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._http = http.client.HTTPConnection(server.http_url, timeout=ANSWER_S)
+        self._metrics = http.client.HTTPConnection(
+            "127.0.0.1", server.metrics_port, timeout=ANSWER_S
+        )
 
     def close(self) -> None:
         self._channel.close()
+        self._http.close()
+        self._metrics.close()
         self._threads.close()
 
     def play(self, scenario: Scenario) -> Outcome:
@@ -442,8 +449,7 @@ class RealSide(_Side):
         return Pending(answer, done.is_set)
 
     def waiting(self, model: str) -> int:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._server.metrics_port}/metrics") as r:
-            text = r.read().decode()
+        text = self._read(self._metrics, "/metrics").decode()
         match = re.search(
             rf'nv_inference_pending_request_count{{model="{model}",version="1"}} (\d+)', text
         )
@@ -459,9 +465,15 @@ class RealSide(_Side):
         return self._get(f"models/{model}")
 
     def _get(self, path: str) -> dict[str, Any]:
-        url = f"http://{self._server.http_url}/v2/{path}"
-        with noted("real", self._server), urllib.request.urlopen(url) as reply:
-            return json.load(reply)
+        with noted("real", self._server):
+            return json.loads(self._read(self._http, f"/v2/{path}"))
+
+    def _read(self, connection: http.client.HTTPConnection, path: str) -> bytes:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        content = reply.read()
+        assert reply.status == 200, content
+        return content
 
 
 class OurSide(_Side):

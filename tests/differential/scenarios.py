@@ -14,7 +14,7 @@ import numpy as np
 from tests.differential import sources
 from tests.differential.harness import Model, Scenario, Send
 
-__all__ = ["MODELS", "SCENARIOS"]
+__all__ = ["COMPLETED", "COMPLETION", "MODELS", "SCENARIOS"]
 
 
 def tensors(field: str, *specs: str) -> str:
@@ -307,8 +307,6 @@ RESULTS = [
     Scenario("G6 optional input", (OPTIONAL,), (
         Send({"A": f32(1, 1)}), Send({"A": f32(1, 1), "B": f32(1, 1, start=3)}),
     ), one_by_one=True),
-    Scenario("auto-complete", (AUTO,), (Send({"IN": f32(2, 4)}),)),
-    Scenario("auto-complete beside a given config", (HALF_AUTO,), (Send({"IN": f32(2, 4)}),)),
     Scenario("PB3 arguments of initialize", (ARGUMENTS,), (Send({"IN": f32(2)}),)),
     Scenario("pb_utils helpers", (API,), (Send({"IN": f32(1)}),)),
     Scenario("response sender", (SENDER,), (
@@ -323,6 +321,11 @@ RESULTS = [
         Send({"IN": f32(2)}, parameters={"text": "t", "number": 3, "flag": True}),
     ), one_by_one=True),
 ]  # fmt: skip
+
+COMPLETION = [
+    Scenario("auto-complete", (AUTO,), (Send({"IN": f32(2, 4)}),)),
+    Scenario("auto-complete beside a given config", (HALF_AUTO,), (Send({"IN": f32(2, 4)}),)),
+]
 
 # --- failures of model code --------------------------------------------------------------------
 
@@ -513,3 +516,5 @@ SCENARIOS = [*RESULTS, *FAILED, *ADMISSION, *BATCHING, *ENSEMBLES]
 MODELS = list({m.name: m for s in SCENARIOS for m in s.models}.values())
 # Composing models first: an ensemble is loaded after them.
 MODELS.sort(key=lambda model: (model.source is None, model is NESTED))
+# Of a server that completes configurations, also those that are complete.
+COMPLETED = [AUTO, HALF_AUTO, ADD_SUB, OPTIONAL, PREF_4, TWO]

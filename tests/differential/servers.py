@@ -12,11 +12,14 @@ from pathlib import Path
 
 from nbtriton.extensions.verify.reference import RunningServer, launch
 
-__all__ = ["ECHO", "ISOLATION", "call", "chain", "launch_ours", "noted", "state_of"]
+__all__ = ["COMPLETE", "ECHO", "ISOLATION", "call", "chain", "launch_ours", "noted", "state_of"]
 
 # Where the instances of our side's models live; `--isolation` of the suite.
 ISOLATION = os.environ.get("NBTRITON_ISOLATION", "thread")
 
+# Where all configurations are complete: tritonserver starts a process less for each load of a model, which it would ask
+# for what is missing.
+COMPLETE = "--disable-auto-complete-config"
 TIMEOUT_S = 60.0
 # Of a server's log, in a failure.
 LINES = 30

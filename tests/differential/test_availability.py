@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.differential.servers import ECHO, call, chain, launch_ours, noted
+from tests.differential.servers import COMPLETE, ECHO, call, chain, launch_ours, noted
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -130,7 +130,7 @@ def start(reference, tmp_path: Path) -> Start:
                 for root in ("one", "two"):
                     (folder / root).mkdir(parents=True)
                 prepare(folder)
-                more = (f"--model-repository={folder / 'two'}", *flags)
+                more = (f"--model-repository={folder / 'two'}", COMPLETE, *flags)
                 server = stack.enter_context(
                     reference.server(folder / "one", *more)
                     if name == "real"

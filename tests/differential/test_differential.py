@@ -6,10 +6,13 @@ which requests shared an execution, and the counts of the statistics of every mo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from tests.differential.harness import OurSide, Outcome, RealSide, Scenario
-from tests.differential.scenarios import MODELS, SCENARIOS
+from tests.differential.harness import OurSide, Outcome, RealSide, Scenario, write
+from tests.differential.scenarios import COMPLETED, COMPLETION, MODELS, SCENARIOS
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -41,3 +44,33 @@ def test_J2_same_completed_config(real: RealSide, ours: OurSide, model) -> None:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_J4_same_metadata(real: RealSide, ours: OurSide, model) -> None:
     assert ours.metadata(model.name) == real.metadata(model.name)
+
+
+@pytest.fixture(scope="module")
+def completing(
+    reference, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RealSide, OurSide]]:
+    """Both servers, with auto-complete on."""
+    folder: Path = tmp_path_factory.mktemp("completing")
+    write(folder / "models", COMPLETED)
+    for name in ("real", "ours"):
+        (folder / name).mkdir()
+    with reference.server(folder / "models", *RealSide.FLAGS, log=folder / "log") as server:
+        real = RealSide(server, folder / "real")
+        ours = OurSide(folder / "models", COMPLETED, folder / "ours")
+        yield real, ours
+        ours.close()
+        real.close()
+
+
+@pytest.mark.parametrize("scenario", COMPLETION, ids=lambda scenario: scenario.id)
+def test_same_outcome_where_configurations_are_completed(
+    completing: tuple[RealSide, OurSide], scenario: Scenario
+) -> None:
+    test_same_traffic_same_outcome(*completing, scenario)
+
+
+@pytest.mark.parametrize("model", COMPLETED, ids=lambda model: model.name)
+def test_J2_J4_the_same_is_completed(completing: tuple[RealSide, OurSide], model) -> None:
+    test_J2_same_completed_config(*completing, model)
+    test_J4_same_metadata(*completing, model)

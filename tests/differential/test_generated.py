@@ -18,6 +18,7 @@ from tests.differential.cases import CASES
 from tests.differential.deliberate import CASE, NAMES, Verdict, compare
 from tests.differential.generate import CACHE_BYTES, generate, models_of
 from tests.differential.harness import ANSWER_S, Model, OurSide, Outcome, RealSide, Scenario, write
+from tests.differential.servers import COMPLETE
 from tests.seeds import SEED
 from tests.until import until
 
@@ -56,11 +57,9 @@ class Pair:
         folder = self._scratch / str(lot)
         repository = folder / "repository"
         write(repository, models)
-        cache = f"--cache-config=local,size={CACHE_BYTES}"
+        flags = (f"--cache-config=local,size={CACHE_BYTES}", *RealSide.FLAGS, COMPLETE)
         server = self._stack.enter_context(
-            self._reference.server(
-                repository, cache, *RealSide.FLAGS, log=folder / "server.log", timeout_s=180
-            )
+            self._reference.server(repository, *flags, log=folder / "server.log", timeout_s=180)
         )
         self.real = RealSide(server, folder)
         self._stack.callback(self.real.close)

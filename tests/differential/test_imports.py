@@ -13,7 +13,7 @@ import pytest
 
 import nbtriton
 from tests.differential.harness import Model, write
-from tests.differential.servers import ISOLATION, noted
+from tests.differential.servers import COMPLETE, ISOLATION, noted
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -328,7 +328,7 @@ def body(probe: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def theirs(reference, repository: Path) -> Iterator[tuple[Ask, Callable[[str], None]]]:
-    flags = ("--model-control-mode=explicit", "--load-model=*")
+    flags = ("--model-control-mode=explicit", "--load-model=*", COMPLETE)
     with reference.server(repository, *flags) as server:
 
         def post(path: str, data: bytes) -> Any:

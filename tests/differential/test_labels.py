@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.differential.harness import Model, write
-from tests.differential.servers import ECHO, call, chain, launch_ours, noted
+from tests.differential.servers import COMPLETE, ECHO, call, chain, launch_ours, noted
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -53,7 +53,7 @@ def responses(url: str) -> dict[str, Any]:
 
 def test_E20_labels(reference, tmp_path: Path) -> None:
     write(tmp_path, MODELS)
-    flags = ("--model-control-mode=explicit",)
+    flags = ("--model-control-mode=explicit", COMPLETE)
     with reference.server(tmp_path, *flags) as server, noted("real", server):
         theirs = responses(server.http_url)
     with launch_ours(tmp_path, *flags) as server, noted("ours", server):

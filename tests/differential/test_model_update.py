@@ -21,6 +21,7 @@ from nbtriton.common.errors import TritonError
 from nbtriton.model.config import to_json
 from nbtriton.serving.clients.grpc import GrpcClient
 from tests.differential.harness import Model, write
+from tests.differential.servers import COMPLETE
 from tests.differential.test_updates import (
     ONE,
     PLAIN,
@@ -127,7 +128,7 @@ def served(
     flags = [f"--rate-limit={options.get('rate_limit', 'off')}"]
     flags += [f"--rate-limit-resource={one}" for one in options.get("rate_limit_resources", ())]
     with reference.server(
-        folder / "repository", "--model-control-mode=explicit", *flags, log=folder / "log"
+        folder / "repository", "--model-control-mode=explicit", COMPLETE, *flags, log=folder / "log"
     ) as server:
         yield server.http_port, server.grpc_port, server
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.differential.harness import Model, OurSide, Outcome, RealSide, Scenario, write
 from tests.differential.scenarios import batcher, sized
+from tests.differential.servers import COMPLETE
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -54,7 +55,7 @@ def sides(
     write(folder / "models", MODELS)
     for name in ("real", "ours"):
         (folder / name).mkdir()
-    flags = (*RealSide.FLAGS, "--rate-limit=execution_count")
+    flags = (*RealSide.FLAGS, COMPLETE, "--rate-limit=execution_count")
     with reference.server(folder / "models", *flags, log=folder / "log", timeout_s=180) as server:
         real = RealSide(server, folder / "real")
         ours = OurSide(folder / "models", MODELS, folder / "ours", rate_limit="execution_count")

@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from nbtriton.extensions.verify.reference import RunningServer
 from tests.children import finish
-from tests.differential.servers import launch_ours, noted
+from tests.differential.servers import COMPLETE, launch_ours, noted
 from tests.frontends.grpc_support import Seen, ask, infer, open_call, stream, tensor
 from tests.until import until
 
@@ -55,7 +55,7 @@ CONFIGS = {
     'input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } } }',
 }
 STOPPED = "Server is stopping, scheduler for model has stopped accepting new inference requests"
-FLAGS = ("--exit-timeout-secs=30", "--model-control-mode=explicit", "--load-model=*")
+FLAGS = (COMPLETE, "--exit-timeout-secs=30", "--model-control-mode=explicit", "--load-model=*")
 UNBEGUN = (
     "inference request for sequence 9 to model 'sequences' must specify the START flag on the first "
     "request of the sequence"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.differential.harness import OurSide, RealSide, Scenario, Send, write
 from tests.differential.scenarios import f32, python
-from tests.differential.servers import ECHO
+from tests.differential.servers import COMPLETE, ECHO
 from tests.seeds import SEED
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -27,7 +27,7 @@ def test_the_same_answers_are_kept(reference, tmp_path: Path, size_bytes: int, w
     sends = tuple(Send({"IN": f32(width, start=value)}) for value in values)
     scenario = Scenario("", (MODEL,), sends, one_by_one=True)
     write(tmp_path / "models", [MODEL])
-    flags = (*RealSide.FLAGS, f"--cache-config=local,size={size_bytes}")
+    flags = (*RealSide.FLAGS, COMPLETE, f"--cache-config=local,size={size_bytes}")
     with reference.server(tmp_path / "models", *flags, log=tmp_path / "log") as server:
         real = RealSide(server, tmp_path)
         theirs = real.play(scenario)

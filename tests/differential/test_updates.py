@@ -24,7 +24,7 @@ from nbtriton.extensions.verify.reference import RunningServer
 from nbtriton.model.config import as_config, format_pbtxt, to_reported_dict
 from nbtriton.serving.clients.http import HttpClient
 from tests.differential.harness import Model, write
-from tests.differential.servers import ISOLATION, noted
+from tests.differential.servers import COMPLETE, ISOLATION, noted
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -187,7 +187,7 @@ def sides(reference, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
     for folder in folders:
         models = [Model(name, pbtxt(PLAIN), SOURCE, versions=(1, 2)) for name in NAMES]
         write(folder / "repository", [*models, Model("ensemble", ENSEMBLE)])
-    flags = ("--model-control-mode=explicit", "--rate-limit=execution_count")
+    flags = ("--model-control-mode=explicit", "--rate-limit=execution_count", COMPLETE)
     with contextlib.ExitStack() as stack:
         # tritonserver's python backend would write byte code beside a model.py that it reads first,
         # and then take the version's files for changed: let it find the code there.

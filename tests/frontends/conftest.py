@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,3 +49,14 @@ def endpoints(server: Server) -> Iterator[Endpoints]:
 def port(endpoints: Endpoints) -> int:
     assert endpoints.http_port is not None
     return endpoints.http_port
+
+
+@pytest.fixture(scope="module")
+def channel(server: Server) -> Iterator[Any]:
+    """A channel of grpcio's to an endpoint of the module's server."""
+    grpc = pytest.importorskip("grpc", reason="tritonclient's gRPC is not installed")
+    with (
+        serve(server, http_port=None, metrics_port=None, grpc_port=0) as endpoints,
+        grpc.insecure_channel(f"127.0.0.1:{endpoints.grpc_port}") as opened,
+    ):
+        yield opened

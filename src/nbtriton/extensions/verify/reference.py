@@ -282,10 +282,15 @@ class Reference:
         site, _ = self._settings()
         if site.parent.name != f"python{sys.version_info[0]}.{sys.version_info[1]}":
             return None
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
+        import venv  # Pyodide has none
+
+        venv.create(directory, symlinks=True)
         here = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
         (target,) = (directory / "lib").glob("python3*/site-packages")
-        (target / "shared.pth").write_text("\n".join([str(site.resolve()), *here]))
+        # Byte code beside a model.py would be a change of the version's files: the next request to load the model, or
+        # an ensemble of it, would start its processes again. They look at no variable of the environment.
+        without = "import sys; sys.dont_write_bytecode = True"
+        (target / "shared.pth").write_text("\n".join([str(site.resolve()), *here, without]))
         return directory
 
     def perf_analyzer(
