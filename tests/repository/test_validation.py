@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from nbtriton.common.errors import ConfigError, NotFoundError
-from nbtriton.extensions.doctor.validation import validate_repository
+from nbtriton.extensions.doctor.validation import read_config, read_repository, validate_repository
 from nbtriton.magics.cli import main
-from nbtriton.serving.repository.reader import read_config, read_repository
 from tests.workers.environments import make_environment, pack
 
 MODEL = """

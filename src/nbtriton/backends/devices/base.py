@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
-class CaptureError(InternalError):
-    """The work cannot be captured as a graph; it can still be done one operation at a time."""
-
-
 class OutOfMemoryError(InternalError):
     """An array does not fit into the memory of a device; nothing else is affected."""
 

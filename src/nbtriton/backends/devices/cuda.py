@@ -7,9 +7,7 @@ Assumptions about CUDA and torch, to check at the first run:
   stream reads is announced by ``record_stream``;
 - torch's allocator of pinned memory keeps what an asynchronous copy still reads, and hands it out again afterwards:
   staging memory is taken from it for each copy and comes back by itself;
-- torch hands its 32 streams of a device out in turn, so of many two are the same, which costs time alone: what another
-  instance launches into a stream that captures would become a part of the graph, so captures have a stream of the
-  pool of high priority, which no instance has.
+- torch hands its 32 streams of a device out in turn, so of many two are the same, which costs time alone.
 """
 
 from __future__ import annotations
@@ -17,13 +15,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from nbtriton.backends.devices.base import (
-    CaptureError,
     Device,
     Event,
     Memory,
@@ -125,39 +121,8 @@ class CudaStream(Stream):
         self._taken = None
 
 
-# Captures run one at a time: each begins by waiting for the whole device, an error while another stream captures.
-_CAPTURING = threading.Lock()
 # Writes that are remembered before those that are done are forgotten.
 _REMEMBERED = 512
-# Graphs whose capture failed: torch's allocators may go on asking them whether a stream is theirs.
-_FAILED: list[Any] = []
-
-_T = TypeVar("_T")
-
-
-class CudaGraph:
-    """Work that was captured once and is repeated by one launch.
-
-    It uses the memory that it was captured with: its inputs are written there before a replay, and
-    its outputs are copied before the next one. One replay at a time.
-
-    Attributes
-    ----------
-    pool : tuple of int
-        The memory that it was captured with, in torch's allocator.
-    """
-
-    def __init__(self, native: Any, pool: Any) -> None:
-        self._native = native
-        self.pool = pool
-
-    def replay(self) -> None:
-        """Launch it in the calling thread's current stream."""
-        self._native.replay()
-
-    def close(self) -> None:
-        """Release its memory, once its tensors have been released as well."""
-        self._native = None
 
 
 class _Written:
@@ -429,69 +394,6 @@ class CudaDevice(Device):
                 edge, memories, nbytes, _between_ns(begin, end), requests=requests, simulated=False
             ),
         )
-
-    # -- graphs ------------------------------------------------------------------------------------
-
-    def capture(
-        self, work: Callable[[], _T], beside: CudaGraph | None = None
-    ) -> tuple[CudaGraph, _T]:
-        """Capture the work that a call gives to torch's current stream instead of doing it; return the call's result as well.
-
-        Parameters
-        ----------
-        work : callable
-            Gives work to torch's current stream alone, and has done so before: what
-            libraries allocate and choose with their first call is no part of it. Arrays that it makes belong to the
-            graph.
-        beside : CudaGraph, optional
-            A graph of this device that is never replayed at the same time, whose memory may be reused.
-
-        Raises
-        ------
-        CaptureError
-            It reads from the device or waits for it, or its memory does not suffice; the stream is as before.
-        """
-        torch = self._torch
-        # Chosen here, as a graph whose capture fails does not tell its own.
-        pool = beside.pool if beside is not None else torch.cuda.graph_pool_handle()
-        native = torch.cuda.CUDAGraph()
-        try:
-            # Other threads may allocate at the same time: their calls are not part of this capture.
-            with (
-                _CAPTURING,
-                torch.cuda.graph(
-                    native, pool=pool, stream=self._captures, capture_error_mode="thread_local"
-                ),
-            ):
-                result = work()
-        except BaseException as error:
-            self._give_up(native, pool)
-            if isinstance(error, RuntimeError):  # an error of torch, full memory included
-                raise CaptureError(str(error).partition("\n")[0]) from None
-            raise
-        return CudaGraph(native, pool), result
-
-    @cached_property
-    def _captures(self) -> Any:
-        """The stream of all captures: one, so that graphs can share memory."""
-        return self._torch.cuda.Stream(self.place, priority=-1)
-
-    def _give_up(self, native: Any, pool: Any) -> None:
-        """End a failed capture: torch ends its own part only if CUDA reports no error.
-
-        Its allocator would wait for the end for good, and keep all memory meanwhile that several streams have
-        used.
-        """
-        of_torch = self._torch._C  # noqa: SLF001 - torch has no other way to these
-        # The second is its name in older versions.
-        end = getattr(of_torch, "_cuda_endAllocateToPool", None)
-        end = end or of_torch._cuda_endAllocateCurrentStreamToPool  # noqa: SLF001
-        try:
-            end(self.index, pool)
-        except RuntimeError:  # it had not begun, or torch has already ended it
-            return
-        of_torch._cuda_releasePool(self.index, pool)  # noqa: SLF001
-        _FAILED.append(native)
 
     def _marks(self) -> tuple[Any, Any]:
         event = self._torch.cuda.Event

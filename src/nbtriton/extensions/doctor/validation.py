@@ -12,7 +12,7 @@ from typing import Any
 
 from nbtriton.backends import BACKEND_DIRECTORY, BackendSettings, find_backend
 from nbtriton.backends.devices.device_set import visible_gpus
-from nbtriton.common.errors import ConfigError, InternalError, TritonError
+from nbtriton.common.errors import ConfigError, InternalError, NotFoundError, TritonError
 from nbtriton.common.foreign import BATCH_STRATEGY, batch_strategy_in
 from nbtriton.model.config import (
     Difference,
@@ -26,10 +26,21 @@ from nbtriton.model.config import (
 from nbtriton.options.repository import REPOSITORY
 from nbtriton.options.server import SERVER
 from nbtriton.runtime.engine.core.dispatch import versions_to_keep
-from nbtriton.runtime.engine.lifecycle.loading import check_ensemble, check_model, complete_model
+from nbtriton.runtime.engine.core.warmup import check_samples
+from nbtriton.runtime.engine.lifecycle.loading import (
+    check_ensemble,
+    complete_model,
+    load_failure,
+    model_directory,
+)
 from nbtriton.runtime.workers.environment import Environments
 from nbtriton.serving.repository.polling import by_dependency
-from nbtriton.serving.repository.reader import RepositoryModel, read_config, read_repository
+from nbtriton.serving.repository.reader import (
+    RepositoryModel,
+    check_config,
+    parse_config,
+    read_model,
+)
 
 _DEFAULT_FILES = {"python": "model.py", "pytorch": "model.pt", "onnxruntime": "model.onnx"}
 
@@ -96,6 +107,43 @@ def validate_repository(
             "stand_in": stand_in, "environments": environments,
         }  # fmt: skip
         yield from _findings(read_repository(directory, config_name=config_name), how)
+
+
+def read_repository(directory: str | Path, *, config_name: str = "") -> list[RepositoryModel]:
+    """Return the models of a repository by name, without opening their files.
+
+    Parameters
+    ----------
+    directory : path
+    config_name : str
+        ``--model-config-name``: ``configs/<name>.pbtxt`` is preferred to ``config.pbtxt`` (F2).
+
+    Raises
+    ------
+    NotFoundError
+        The directory does not exist.
+    """
+    root = Path(directory)
+    # An empty name, for example from an unset shell variable, does not mean the current directory.
+    if not str(directory) or not root.is_dir():
+        raise NotFoundError(f"failed to open model repository '{directory}': no such directory")
+    return [
+        read_model(path, path.name, config_name=config_name)
+        for path in sorted(root.iterdir())
+        if path.is_dir() and not path.name.startswith(".")
+    ]
+
+
+def read_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
+    """Read, normalise and check a model's configuration.
+
+    Raises
+    ------
+    ConfigError
+        The configuration cannot be read or parsed, or `check_config` refuses it.
+    """
+    given = parse_config(model, auto_complete=auto_complete)
+    return check_config(model, given, auto_complete=auto_complete)
 
 
 def _findings(models: Sequence[RepositoryModel], how: Mapping[str, Any]) -> Iterator[Finding]:
@@ -173,7 +221,10 @@ def _check(model: RepositoryModel, config: ModelConfig, how: Mapping[str, Any]) 
                 f"state: Internal: model file '{source}' does not exist;"
             )
         _, completed = complete_model(config, source, version, **how)
-        check_model(completed, source, version)
+        try:
+            check_samples(completed, model_directory(source))
+        except TritonError as error:
+            raise load_failure(config.name, version, error) from error
     return completed
 
 

@@ -1,22 +1,28 @@
 """The graphs of one call, one for each set of input shapes.
 
 After a warm-up, the first call with each set of shapes is captured, and replayed from then on: one
-launch instead of one for each operation. Work that cannot be captured runs as it is.
+launch instead of one for each operation. Work that cannot be captured runs as it is. Not yet run on hardware.
+
+What another instance launches into a stream that captures would become a part of the graph, and torch hands its 32
+streams of a device out in turn: so captures have a stream of the pool of high priority, which no instance has.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from nbtriton.backends.devices.base import Stream
+from nbtriton.common.errors import InternalError
 from nbtriton.model.tensors import Array, copy_of, datatype_of, is_on_device
 
 if TYPE_CHECKING:
-    from nbtriton.backends.devices.cuda import CudaDevice, CudaGraph
+    from nbtriton.backends.devices.cuda import CudaDevice
 
 
 _log = logging.getLogger("nbtriton.pytorch")
@@ -26,8 +32,42 @@ _WARM_UP: Final = 3
 # Each graph keeps memory for its shapes; further shapes run without one.
 _MOST: Final = 64
 
+# Captures run one at a time: each begins by waiting for the whole device, an error while another stream captures.
+_CAPTURING = threading.Lock()
+# Graphs whose capture failed: torch's allocators may go on asking them whether a stream is theirs.
+_FAILED: list[Any] = []
+
 # Shape and datatype of each input.
 _Key = tuple[tuple[str, tuple[int, ...], str], ...]
+
+
+class CaptureError(InternalError):
+    """The work cannot be captured as a graph; it can still be done one operation at a time."""
+
+
+class CudaGraph:
+    """Work that was captured once and is repeated by one launch.
+
+    It uses the memory that it was captured with: its inputs are written there before a replay, and
+    its outputs are copied before the next one. One replay at a time.
+
+    Attributes
+    ----------
+    pool : tuple of int
+        The memory that it was captured with, in torch's allocator.
+    """
+
+    def __init__(self, native: Any, pool: Any) -> None:
+        self._native = native
+        self.pool = pool
+
+    def replay(self) -> None:
+        """Launch it in the calling thread's current stream."""
+        self._native.replay()
+
+    def close(self) -> None:
+        """Release its memory, once its tensors have been released as well."""
+        self._native = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +155,7 @@ class Graphs:
             for _ in range(_WARM_UP):
                 call(static)
             self._stream.synchronize()
-            graph, result = device.capture(lambda: call(static), beside)
+            graph, result = self._graph(lambda: call(static), beside)
         except Exception as error:  # also the model's own
             level = logging.DEBUG if self._warned else logging.WARNING
             self._warned = True
@@ -125,6 +165,72 @@ class Graphs:
             return Captured(graph, static, result)
         gc.collect()  # frames of what has failed hold memory of the device, and each other
         return None
+
+    def _graph(self, work: Callable[[], Any], beside: CudaGraph | None) -> tuple[CudaGraph, Any]:
+        """Capture the work that a call gives to torch's current stream instead of doing it; return the call's result as well.
+
+        Parameters
+        ----------
+        work : callable
+            Gives work to torch's current stream alone, and has done so before: what
+            libraries allocate and choose with their first call is no part of it. Arrays that it makes belong to the
+            graph.
+        beside : CudaGraph, optional
+            A graph that is never replayed at the same time, whose memory may be reused.
+
+        Raises
+        ------
+        CaptureError
+            It reads from the device or waits for it, or its memory does not suffice; the stream is as before.
+        """
+        import torch
+
+        # Chosen here, as a graph whose capture fails does not tell its own.
+        pool: Any = beside.pool if beside is not None else torch.cuda.graph_pool_handle()
+        native = torch.cuda.CUDAGraph()
+        try:
+            # Other threads may allocate at the same time: their calls are not part of this capture.
+            with (
+                _CAPTURING,
+                torch.cuda.graph(
+                    native, pool=pool, stream=self._captures, capture_error_mode="thread_local"
+                ),
+            ):
+                result = work()
+        except BaseException as error:
+            _give_up(self._device.index, native, pool)
+            if isinstance(error, RuntimeError):  # an error of torch, full memory included
+                raise CaptureError(str(error).partition("\n")[0]) from None
+            raise
+        return CudaGraph(native, pool), result
+
+    @cached_property
+    def _captures(self) -> Any:
+        """The stream of all captures: one, so that graphs can share memory."""
+        import torch
+
+        streams: Any = torch.cuda  # without types
+        return streams.Stream(self._device.place, priority=-1)
+
+
+def _give_up(device: int, native: Any, pool: Any) -> None:
+    """End a failed capture: torch ends its own part only if CUDA reports no error.
+
+    Its allocator would wait for the end for good, and keep all memory meanwhile that several streams have
+    used.
+    """
+    import torch
+
+    of_torch: Any = torch._C  # noqa: SLF001 - torch has no other way to these
+    # The second is its name in older versions.
+    end = getattr(of_torch, "_cuda_endAllocateToPool", None)
+    end = end or of_torch._cuda_endAllocateCurrentStreamToPool  # noqa: SLF001
+    try:
+        end(device, pool)
+    except RuntimeError:  # it had not begun, or torch has already ended it
+        return
+    of_torch._cuda_releasePool(device, pool)  # noqa: SLF001
+    _FAILED.append(native)
 
 
 def _key(inputs: Mapping[str, Array]) -> _Key:

@@ -14,7 +14,6 @@ from pathlib import Path
 from nbtriton.common.errors import (
     ConfigError,
     InvalidArgumentError,
-    NotFoundError,
     UnsupportedError,
     nearest,
 )
@@ -107,43 +106,6 @@ class RepositoryModel:
         return self.directory / str(version)
 
 
-def read_repository(directory: str | Path, *, config_name: str = "") -> list[RepositoryModel]:
-    """Return the models of a repository by name, without opening their files.
-
-    Parameters
-    ----------
-    directory : path
-    config_name : str
-        ``--model-config-name``: ``configs/<name>.pbtxt`` is preferred to ``config.pbtxt`` (F2).
-
-    Raises
-    ------
-    NotFoundError
-        The directory does not exist.
-    """
-    root = Path(directory)
-    # An empty name, for example from an unset shell variable, does not mean the current directory.
-    if not str(directory) or not root.is_dir():
-        raise NotFoundError(f"failed to open model repository '{directory}': no such directory")
-    return [
-        read_model(path, path.name, config_name=config_name)
-        for path in sorted(root.iterdir())
-        if path.is_dir() and not path.name.startswith(".")
-    ]
-
-
-def read_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
-    """Read, normalise and check a model's configuration.
-
-    Raises
-    ------
-    ConfigError
-        The configuration cannot be read or parsed, or `check_config` refuses it.
-    """
-    given = parse_config(model, auto_complete=auto_complete)
-    return check_config(model, given, auto_complete=auto_complete)
-
-
 def parse_config(model: RepositoryModel, *, auto_complete: bool = True) -> ModelConfig:
     """Return the configuration in a model's file; empty without a file.
 
@@ -207,7 +169,7 @@ def read_model(directory: Path, name: str, *, config_name: str = "") -> Reposito
     name : str
         Name of the model; the directory's name, except for an override.
     config_name : str
-        As in `read_repository`.
+        ``--model-config-name``: ``configs/<name>.pbtxt`` is preferred to ``config.pbtxt`` (F2).
     """
     versions = sorted(
         int(child.name)

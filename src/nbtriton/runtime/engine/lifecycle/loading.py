@@ -37,7 +37,6 @@ from nbtriton.model.config import (
 from nbtriton.runtime.engine.core.custom_batching import check_library
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.sequence_tensors import check_file
-from nbtriton.runtime.engine.core.warmup import check_samples
 from nbtriton.runtime.engine.lifecycle.isolation import isolated
 from nbtriton.runtime.workers.environment import Environments
 from nbtriton.runtime.workers.resources import WorkerOptions
@@ -128,20 +127,6 @@ def complete_model(
 def settings_of(settings: BackendSettings, backend: str) -> Mapping[str, str]:
     """Return the settings of one backend, with those of all."""
     return {**settings.get("", {}), **settings.get(backend, {})}
-
-
-def check_model(config: ModelConfig, source: object, version: int) -> None:
-    """Check what a load of a completed configuration meets only once its instances exist.
-
-    Raises
-    ------
-    LoadError
-        A warmup sample is no request for the model, with Triton's text.
-    """
-    try:
-        check_samples(config, model_directory(source))
-    except TritonError as error:
-        raise load_failure(config.name, version, error) from error
 
 
 def changes_only_instances(runtime: ModelRuntime, config: ModelConfig) -> bool:
