@@ -170,14 +170,22 @@ def test_a_thousand_instances_and_ten_million_requests_an_hour():
     assert found.after_loss.holds
 
 
-def test_what_was_simulated_until_an_interrupt_is_returned():
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no room")])
+def test_what_was_simulated_until_an_interrupt_or_an_error_is_returned(error):
     def interrupt(progress):
-        if progress.level > 2:
-            raise KeyboardInterrupt
+        if progress.level > most:
+            raise error
 
+    most = 2
     found = plan(observer=interrupt)
-    assert found.interrupted
+    interrupted = isinstance(error, KeyboardInterrupt)
+    assert (found.interrupted, not found.failure) == (interrupted, interrupted)
     assert 1 <= len(found.fleets) <= 2
+    assert found.headline.endswith("interrupted" if interrupted else "ended by an error")
+    assert ("note: ended before" in found._repr_mimebundle_()["text/plain"]) != interrupted
+    most = 0
+    with pytest.raises(type(error)):
+        plan(observer=interrupt)
 
 
 def test_the_same_seed_gives_the_same_plan(found):

@@ -146,6 +146,25 @@ def test_an_interrupt_later_keeps_what_was_measured(server):
     assert found.models["sleeps"].rows == (1, 2)
 
 
+def test_an_error_later_keeps_what_was_measured(server, tmp_path):
+    def fail(progress):
+        if progress.level == least:
+            raise OSError("no room")
+
+    least = 1
+    with pytest.raises(OSError, match="no room"):
+        nt.profile(server, "sleeps", duration_s=0.2, observer=fail)
+    least = 3
+    found = nt.profile(server, "sleeps", duration_s=0.2, observer=fail)
+    assert found.models["sleeps"].rows == (1, 2)
+    assert found.failure == "ended before all levels were measured: OSError: no room"
+    assert found.headline.endswith(", ended by an error")
+    assert f"note: {found.failure}" in found._repr_mimebundle_()["text/plain"]
+    assert server.config("sleeps").instance_group[0].count == 1
+    found.save(tmp_path / "found.json")
+    assert nt.types.Profile.load(tmp_path / "found.json").failure == found.failure
+
+
 @pytest.mark.medium
 def test_executions_are_measured_where_answers_are_cached_and_requests_refused(server):
     """A profile sends the same request again and again, many at a time."""

@@ -578,6 +578,16 @@ def test_an_interrupt_leaves_the_levels_so_far():
     assert [point.value for point in report.points] == [1]
 
 
+def test_an_error_leaves_the_levels_so_far():
+    wrong = profile(server={"rate_limit_resources": ["R"]})
+    report = whatif(wrong, concurrency=2, rate_limit=["off", "execution_count"])
+    assert [point.configuration["rate_limit"] for point in report.points] == ["off"]
+    assert report.failure.startswith("ended before all levels were measured: ")
+    assert report.headline.endswith(", ended by an error")
+    with pytest.raises(InvalidArgumentError):
+        whatif(wrong, concurrency=2, rate_limit="execution_count")
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

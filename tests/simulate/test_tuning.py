@@ -225,11 +225,12 @@ def test_goals_that_make_no_sense_are_refused(options, text):
         nt.tune(None, "m", **options)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no room")])
 @pytest.mark.parametrize("during", ["2 rows", "configurations simulated", "finalist 1"])
-def test_an_interrupt_leaves_what_was_predicted(during):
+def test_an_interrupt_or_an_error_leaves_what_was_predicted(during, error):
     def stop(progress):
         if during in progress.what:
-            raise KeyboardInterrupt
+            raise error
 
     with nt.Server() as server:
         server.load(SLEEPS)
@@ -241,10 +242,17 @@ def test_an_interrupt_leaves_what_was_predicted(during):
             server, "sleeps", instances=[1], max_queue_delay_us=[0], concurrency=2, observer=stop,
             profile=None if during == "2 rows" else found,
         )  # fmt: skip
-        assert best.interrupted
+        interrupted = isinstance(error, KeyboardInterrupt)
+        assert (best.interrupted, not best.failure) == (interrupted, interrupted)
         assert best.best is best.finalists[0].predicted
         assert best.finalists[0].measured is None
-        assert "figures are predicted" in best._repr_mimebundle_()["text/plain"]
+        words = "interrupted" if interrupted else "ended by an error"
+        assert best.headline.endswith(words)
+        shown = best._repr_mimebundle_()["text/plain"]
+        assert (
+            f"note: {words} before a configuration was measured: the figures are predicted" in shown
+        )
+        assert ("no room" in shown) != interrupted
         assert "0 measured" in best.headline
         assert server.config("sleeps").instance_group[0].count == 1
 

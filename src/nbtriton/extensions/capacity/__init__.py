@@ -28,8 +28,9 @@ from nbtriton.drawing.numbers import count, counted, measure
 from nbtriton.drawing.panels import frontier_scenes
 from nbtriton.drawing.scene import fitting
 from nbtriton.drawing.table import Column, compact_html, notes_html, table_text
-from nbtriton.lab.perf.point import PerfPoint
+from nbtriton.lab.perf.point import PerfPoint, ended
 from nbtriton.lab.perf.progress import Observer, PerfProgress
+from nbtriton.lab.perf.session import Ending
 from nbtriton.lab.perf.settings import Seed
 from nbtriton.lab.perf.sweep import model_tree
 from nbtriton.lab.simulate.model_profile import Profile
@@ -110,6 +111,8 @@ class Capacity:
     elapsed_s : float
     interrupted : bool
         The user stopped it: a cheaper fleet may exist.
+    failure : str
+        The error that ended it after the first fleet, in a sentence; empty without. Likewise.
     """
 
     model: str
@@ -121,6 +124,7 @@ class Capacity:
     notes: tuple[str, ...]
     elapsed_s: float
     interrupted: bool = False
+    failure: str = ""
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -134,7 +138,7 @@ class Capacity:
     def headline(self) -> str:
         """The choice with its price and p99, and what the loss of a node does, in a sentence."""
         load = f"{measure(self.request_rate)} requests/s within p99 {measure(self.p99_ms)} ms"
-        ends = ", interrupted" if self.interrupted else ""
+        ends = ended(self.interrupted, self.failure)
         one = self.chosen
         if one is None:
             known = [
@@ -287,7 +291,7 @@ def capacity(
     Returns
     -------
     Capacity
-        After a KeyboardInterrupt: of what was simulated until then.
+        After a KeyboardInterrupt, or an error once a fleet was simulated: of what was simulated until then.
 
     Raises
     ------
@@ -318,21 +322,20 @@ def capacity(
     check({"profile": profile, "model": model, "observer": observer}, kinds)
     search = _Search(model or profile.model, given, observer)
     machines = _machines(search.model, profile, given)
-    interrupted = False
-    try:
+    with Ending(search.fleets) as ending:
         for machine in sorted(machines, key=lambda one: one.price_per_hour / one.instances):
             search.of(machine)
-    except KeyboardInterrupt:
-        if not search.fleets:
-            raise
-        interrupted = True
+    if ending.interrupted and not search.fleets:
+        raise KeyboardInterrupt
+    if ending.failure:
+        search.notes[ending.failure] = None
     for one in machines if len(machines) > 1 else ():
         if "profile" not in given["machines"][one.name]:
             search.notes[f"{one.name} has no profile of its own: it is taken to be as fast as the profiled machine"] = None  # fmt: skip
     return Capacity(
         search.model, given["request_rate"], given["p99_ms"],
         tuple(sorted(search.fleets.values(), key=lambda one: (one.price_per_hour, one.p99_ms))),
-        *search.chosen, tuple(search.notes), time.monotonic() - search.started_s, interrupted,
+        *search.chosen, tuple(search.notes), time.monotonic() - search.started_s, ending.interrupted, ending.failure,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from nbtriton.lab.perf.point import PerfPoint, row_of
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import run
-from nbtriton.lab.perf.session import kept
+from nbtriton.lab.perf.session import Ending
 from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.options.table import signed
 from nbtriton.widgets.static import curve_view
@@ -236,24 +236,27 @@ def compare(
     names = _names(variants, all_options)
     measured: list[tuple[PerfPoint, ...]] = []
     others = Others()
-    for number in range(rounds):
-        order = range(len(all_options)) if number % 2 == 0 else range(len(all_options))[::-1]
-        points: dict[int, PerfPoint] = {}
-        for index in order:
-            what = f"round {number + 1} of {rounds}, {names[index]}"
-            failures: list[str] = []
-            with kept(measured, failures, what):
+    with Ending(measured) as ending:
+        for number in range(rounds):
+            order = range(len(all_options)) if number % 2 == 0 else range(len(all_options))[::-1]
+            points: dict[int, PerfPoint] = {}
+            for index in order:
+                ending.what = what = f"round {number + 1} of {rounds}, {names[index]}"
                 report = run(
                     all_options[index].observed_by(observer and partial(_renamed, observer, what))
                 )
-                failures += filter(None, [report.failure])
-            if failures or report.interrupted:
-                return Comparison(
-                    names, tuple(measured), report.interrupted, others.disturbance, "; ".join(failures),
-                )  # fmt: skip
-            points[index] = report.points[0]
-        measured.append(tuple(points[index] for index in range(len(all_options))))
-    return Comparison(names, tuple(measured), disturbance=others.disturbance)
+                if report.interrupted:
+                    raise KeyboardInterrupt
+                ending.failure = report.failure
+                if ending.failure:
+                    break
+                points[index] = report.points[0]
+            if ending.failure:
+                break
+            measured.append(tuple(points[index] for index in range(len(all_options))))
+    return Comparison(
+        names, tuple(measured), ending.interrupted, others.disturbance, ending.failure
+    )
 
 
 def _options(variant: Variant, common: Mapping[str, Any]) -> PerfOptions:

@@ -30,7 +30,7 @@ from nbtriton.lab.perf.recording import Recording
 from nbtriton.lab.perf.remote import RemoteServer, Target
 from nbtriton.lab.perf.report import PerfReport
 from nbtriton.lab.perf.run import environment_of, open_target, place_of
-from nbtriton.lab.perf.session import NOT_ALL, NOT_RESTORED, kept
+from nbtriton.lab.perf.session import Ending
 from nbtriton.lab.perf.settings import (
     SWEEP,
     KindSweep,
@@ -184,11 +184,8 @@ def replay(
         notes = [] if read.complete else ["the end of the recording is missing"]
         if isinstance(target, Profile):
             notes += filter(None, [target.disturbance])
-        with kept(run.points, run.failures, NOT_RESTORED):
-            try:
-                run.all(configurations, speeds)
-            finally:
-                session.restore()
+        with Ending(run.points, session.restore) as ending:
+            run.all(configurations, speeds)
         if given["record"] is not None and run.latest is not None:
             _as_recording(read, chosen, run.latest, speeds[-1]).save(given["record"])
         return PerfReport(
@@ -204,9 +201,9 @@ def replay(
             environment=session.environment(),
             notes=tuple(notes),
             elapsed_s=time.monotonic() - started_s,
-            interrupted=run.interrupted,
+            interrupted=ending.interrupted,
             simulated=isinstance(target, Profile),
-            failure="; ".join(run.failures),
+            failure=ending.failure,
         )  # fmt: skip
 
 
@@ -341,8 +338,6 @@ class _Run:
 
     def __init__(self, session: _Session, observer: Observer | None, total: int) -> None:
         self.points: list[PerfPoint] = []
-        self.failures: list[str] = []
-        self.interrupted = False
         self.latest: Played | None = None
         self._session = session
         self._observer = GuardedObserver(observer)
@@ -351,30 +346,23 @@ class _Run:
         self._started_s = time.monotonic()
 
     def all(self, configurations: Sequence[Configuration], speeds: Sequence[float]) -> None:
-        """Replay with each configuration at each speed; an interrupt ends all, and an error after the first point."""
+        """Replay with each configuration at each speed."""
         session = self._session
-        try:
-            with kept(self.points, self.failures, NOT_ALL):
-                for configuration, speed in product(configurations, speeds):
-                    session.apply(configuration)  # of the same one nothing
-                    playing = replace(
-                        session.base,
-                        due_ns=due_times_ns(session.base.planned, speed),
-                        speed=speed,
-                        configuration=configuration,
-                    )
-                    report = partial(self._report, playing)
-                    report(LevelProgress(0, 0, 0.0))
-                    self.latest = played = session.play(playing, report)
-                    self.points += [
-                        replace(point, source=session.source) for point in played.points
-                    ]
-                    self._done += 1
-                    if played.interrupted:
-                        self.interrupted = True
-                        return
-        except KeyboardInterrupt:  # while a configuration was loaded
-            self.interrupted = True
+        for configuration, speed in product(configurations, speeds):
+            session.apply(configuration)  # of the same one nothing
+            playing = replace(
+                session.base,
+                due_ns=due_times_ns(session.base.planned, speed),
+                speed=speed,
+                configuration=configuration,
+            )
+            report = partial(self._report, playing)
+            report(LevelProgress(0, 0, 0.0))
+            self.latest = played = session.play(playing, report)
+            self.points += [replace(point, source=session.source) for point in played.points]
+            self._done += 1
+            if played.interrupted:
+                raise KeyboardInterrupt
 
     def _report(self, playing: Playing, progress: LevelProgress) -> None:
         whole_s = playing.due_ns[-1] / 1e9

@@ -33,10 +33,11 @@ from nbtriton.extensions.tuning.search import Candidate, Goal, InstanceMemory, S
 from nbtriton.extensions.tuning.tuned import Tuning, flat_options, simulated_text
 from nbtriton.lab.perf.api import perf
 from nbtriton.lab.perf.loads import MOST_OUTSTANDING
-from nbtriton.lab.perf.point import PerfPoint, describe
+from nbtriton.lab.perf.point import PerfPoint, describe, ended
 from nbtriton.lab.perf.prepare import Data
 from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.report import PerfReport
+from nbtriton.lab.perf.session import Ending
 from nbtriton.lab.perf.settings import GivenInputs, Seed, Shapes
 from nbtriton.lab.perf.sweep import Configurator, SweepPlan, model_tree
 from nbtriton.lab.simulate.model_profile import Profile
@@ -160,7 +161,7 @@ def tune(
     -------
     Tuning
         After a KeyboardInterrupt: the measurements until then, or the predictions if no finalist was
-        measured, with ``interrupted=True``.
+        measured, with ``interrupted=True``; after an error likewise, with that in ``failure``.
 
     Raises
     ------
@@ -214,7 +215,7 @@ def tune(
     subject = _Subject(server, model, data, batch_size, observer, time.monotonic())
     plan = SweepPlan(*model_tree(server, model))
     search: Search | PlacementSearch
-    interrupted = False
+    endings: list[Profile | Ending] = []
     if placement is not None:
         measured_devices, notes = measure_devices(
             server, model, data, batch_size=batch_size, seconds=seconds / 2, seed=seed, observer=observer
@@ -225,27 +226,32 @@ def tune(
         if profile is None:
             most = max(space["instances"][-1] for space in spaces.values())
             profile = subject.profile(most, seconds + finalists * _FINALIST_S)
-            interrupted = profile.interrupted
+            endings.append(profile)
         memory = subject.memory(plan.swept) if objective == "memory" else None
         notes = [*filter(None, (profile.disturbance,)), *_memory_notes(memory or {})]
         search = Search(
             profile, plan, spaces, goal, batch_size=batch_size, seed=seed, memory=memory
         )
-    interrupted |= subject.search(
-        search, min(seconds, _LOOK_S) if interrupted else seconds, finalists
-    )
+    if _ended(endings):
+        seconds = min(seconds, _LOOK_S)
+    endings.append(subject.search(search, seconds, finalists))
     candidates = search.best()
     if not candidates:
-        if interrupted:
+        if endings[-1].interrupted:
             raise KeyboardInterrupt
         raise NotFoundError(f"no configuration of '{model}' could be simulated")
     measured: list[Candidate] = []
-    if not interrupted:
-        interrupted = subject.measure(candidates, finalists, goal, measured, notes)
+    if not _ended(endings):
+        endings.append(subject.measure(candidates, finalists, goal, measured, notes))
+    failure = "; ".join(filter(None, (one.failure for one in endings)))
+    notes += filter(None, [failure])
     if not measured:
-        why = "no configuration could be measured"
-        if interrupted:
-            why = "interrupted before a configuration was measured"
+        why = _ended(endings)
+        why = (
+            f"{why} before a configuration was measured"
+            if why
+            else "no configuration could be measured"
+        )
         notes.append(f"{why}: the figures are predicted")
         measured = candidates[:finalists]
     measured = search.ordered(measured)
@@ -260,12 +266,19 @@ def tune(
         simulated=search.simulated,
         notes=(*notes, *_notes(goal, best)),
         elapsed_s=time.monotonic() - subject.started_s,
-        interrupted=interrupted,
+        interrupted=any(one.interrupted for one in endings),
         server=server,
         p99_ms=goal.p99_ms,
         today=search.today,
         originals={name: plan.originals[name] for name in plan.target_of(best.options)},
+        failure=failure,
     )
+
+
+def _ended(endings: Sequence[Profile | Ending]) -> str:
+    """Return what has ended one of the parts before its end; empty without."""
+    found = (ended(one.interrupted, one.failure) for one in endings)
+    return next(filter(None, found), "").removeprefix(", ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,24 +331,22 @@ class _Subject:
 
         return measure_memory(self.server, self.model, configs, load, self.report)
 
-    def search(self, search: Search | PlacementSearch, seconds: float, finalists: int) -> bool:
-        """Search for configurations; return whether a Ctrl-C has ended it."""
+    def search(self, search: Search | PlacementSearch, seconds: float, finalists: int) -> Ending:
+        """Search for configurations."""
         until_s = time.monotonic() + seconds + finalists * _FINALIST_S
 
         def report(best: Candidate) -> None:
             left_s = until_s - time.monotonic()
             self.report(simulated_text(len(search.found)), [best.predicted], left_s)
 
-        try:
+        with Ending(search.found) as ending:
             search.run(seconds, report, enough=finalists)
-        except KeyboardInterrupt:
-            return True
-        return False
+        return ending
 
     def measure(
         self, candidates: Sequence[Candidate], finalists: int, goal: Goal, measured: list[Candidate], notes: list[str]
-    ) -> bool:  # fmt: skip
-        """Measure the best configurations; return whether a Ctrl-C has ended it.
+    ) -> Ending:  # fmt: skip
+        """Measure the best configurations.
 
         While none is within the limits it goes on, with a few at most: first with those that should be within them
         by how far the predictions were off. The next takes the place of one that cannot be loaded or measured, which is
@@ -344,7 +355,7 @@ class _Subject:
         configurator = Configurator(self.server, self.model, [])
         left = list(candidates)
         began_s = time.monotonic()
-        try:
+        with Ending(candidates, configurator.restore) as ending:
             for number in range(1, min(len(left), finalists + _FURTHER) + 1):
                 if len(measured) >= finalists:
                     if any(goal.misses(one.result) == 0 for one in measured):
@@ -373,11 +384,7 @@ class _Subject:
                     words = describe("", flat_options(candidate.options), 1)
                     reason = error.message.partition("\n")[0]
                     notes.append(f"{words} could not be measured: {reason}")
-        except KeyboardInterrupt:
-            return True
-        finally:
-            configurator.restore()
-        return False
+        return ending
 
     def _finalist(self, candidate: Candidate, observer: Observer) -> Candidate:
         point = candidate.predicted

@@ -121,6 +121,8 @@ def measure_devices(
         )  # fmt: skip
         if host.interrupted:
             raise KeyboardInterrupt
+        if host.failure:
+            raise TritonError(host.failure)
         edges = edges_of(ensembles, model) if ensembles else _edges_of_one(root)
         requests = (
             step_requests(server, ensembles, model, roots) if ensembles else {model: dict(roots)}

@@ -23,6 +23,7 @@ from nbtriton.lab.perf.point import (
     PerfPoint,
     config_cells,
     describe,
+    ended,
     option_text,
 )
 from nbtriton.lab.perf.sweep import Configurator
@@ -63,6 +64,8 @@ class Tuning:
         The best predicted point of the configuration that the models had.
     originals : mapping of str to ModelConfig
         That configuration, of each model of `configs`.
+    failure : str
+        The error that ended it, in a sentence; empty without.
 
     Examples
     --------
@@ -88,10 +91,11 @@ class Tuning:
     p99_ms: float | None = None
     today: PerfPoint | None = None
     originals: Mapping[str, ModelConfig] = field(default_factory=dict)
+    failure: str = ""
 
     @property
     def best(self) -> PerfPoint:
-        """The best point: measured, or predicted if an interrupt came before."""
+        """The best point: measured, or predicted if an interrupt or an error came before."""
         return self.finalists[0].result
 
     @property
@@ -160,7 +164,7 @@ class Tuning:
             f"{self.model}: {simulated_text(len(self.candidates))}, "
             f"{sum(one.measured is not None for one in self.finalists)} measured in {measure(self.elapsed_s)} s"
         )
-        return words + (", interrupted" if self.interrupted else "")
+        return words + ended(self.interrupted, self.failure)
 
     @property
     def finding(self) -> str:

@@ -187,6 +187,11 @@ class PerfPoint:
 _LATENCIES = tuple(f"latency_{each}_us" for each in ("avg", "std", "p50", "p90", "p95", "p99"))
 
 
+def ended(interrupted: bool, failure: str) -> str:
+    """Return what has ended measurements before their end, for a headline."""
+    return ", interrupted" * interrupted + ", ended by an error" * bool(failure)
+
+
 def describe(load: str, configuration: Mapping[str, Any], batch_size: int) -> str:
     """Name a level, or without `load` a configuration: ``concurrency 8, instances=2``."""
     words = [load] if load else []

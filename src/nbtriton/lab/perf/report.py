@@ -22,7 +22,7 @@ from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, t
 from nbtriton.lab.perf.breakdown import ServerBreakdown, network_us
 from nbtriton.lab.perf.curves import DPI, plot, series_of, target_of
 from nbtriton.lab.perf.machine import disturbance
-from nbtriton.lab.perf.point import COLUMNS, PerfPoint, option_text, row_of
+from nbtriton.lab.perf.point import COLUMNS, PerfPoint, ended, option_text, row_of
 from nbtriton.lab.perf.windows import DRIFT
 
 if TYPE_CHECKING:
@@ -363,11 +363,7 @@ class PerfReport:
         words += f"{measure(self.elapsed_s)} s"
         if self.quick:
             words += ", quick (short windows: good to look at, not to quote)"
-        if self.interrupted:
-            words += ", interrupted"
-        if self.failure:
-            words += ", ended by an error"
-        return words
+        return words + ended(self.interrupted, self.failure)
 
     @property
     def disturbance(self) -> str:

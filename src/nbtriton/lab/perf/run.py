@@ -30,7 +30,7 @@ from nbtriton.lab.perf.prepare import Data, Workload, check_streaming, sequence_
 from nbtriton.lab.perf.progress import LevelProgress
 from nbtriton.lab.perf.remote import Pending, RemoteServer, Target, remote_server
 from nbtriton.lab.perf.report import PerfReport
-from nbtriton.lab.perf.session import NOT_ALL, NOT_RESTORED, Measure, Session, kept
+from nbtriton.lab.perf.session import Ending, Measure, Session
 from nbtriton.lab.perf.sweep import (
     CLIENT_OPTIONS,
     Configuration,
@@ -81,7 +81,7 @@ def run(options: PerfOptions) -> PerfReport:
             options.model, tuple(options.sweep_models), options.server, options.model_version
         )
         started_s, others = time.monotonic(), Others()
-        interrupted = _measure(session, options, levels, configurations, plan, windows)
+        ending = _measure(session, options, levels, configurations, plan, windows)
         elapsed_s = time.monotonic() - started_s
         return PerfReport(
             model=options.model,
@@ -107,8 +107,8 @@ def run(options: PerfOptions) -> PerfReport:
                 *(note for each in conditions for note in each.notes()),
             ),
             elapsed_s=elapsed_s,
-            interrupted=interrupted,
-            failure="; ".join(session.failures),
+            interrupted=ending.interrupted,
+            failure=ending.failure,
             quick=options.quick,
         )
 
@@ -327,29 +327,21 @@ def _measure(
     configurations: Sequence[Configuration],
     plan: _Plan,
     windows: WindowPlan,
-) -> bool:
-    """Measure every configuration and workload; return whether the user interrupted it."""
+) -> Ending:
+    """Measure every configuration and workload."""
     configurator = None
     if options.server is not None:
         configurator = Configurator(
             options.server, options.model, configurations, options.sweep_models
         )
-    interrupted = False
-    with kept(session.points, session.failures, NOT_RESTORED):
-        try:
-            with kept(session.points, session.failures, NOT_ALL):
-                for configuration in configurations:
-                    if configurator is not None:
-                        session.report_loading(configuration)
-                        configurator.apply(configuration)
-                    for workload in plan.workloads:
-                        session.search(options, levels, windows, workload, configuration)
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
+    with Ending(session.points, configurator.restore if configurator else bool) as ending:
+        for configuration in configurations:
             if configurator is not None:
-                configurator.restore()
-    return interrupted
+                session.report_loading(configuration)
+                configurator.apply(configuration)
+            for workload in plan.workloads:
+                session.search(options, levels, windows, workload, configuration)
+    return ending
 
 
 def server_options(server: Server | None) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import Self
 
 from nbtriton.lab.perf.loads import LevelPlan
 from nbtriton.lab.perf.measure import Level, WindowPlan
@@ -19,20 +19,59 @@ from nbtriton.lab.perf.sweep import Configuration
 # interrupted before its first window), and whether it was interrupted.
 Measure = Callable[[Level, Callable[[LevelProgress], None]], tuple[PerfPoint | None, bool]]
 
-# What an error has ended.
-NOT_ALL = "ended before all levels were measured"
-NOT_RESTORED = "a model or the server does not have its own configuration again"
+_NOT_RESTORED = "a model or the server does not have its own configuration again"
 
 
-@contextlib.contextmanager
-def kept(points: Sequence[object], failures: list[str], what: str) -> Iterator[None]:
-    """Keep what is measured: an error is added to the failures, and raised only where there is no point."""
-    try:
-        yield
-    except Exception as error:
-        if not points:
-            raise
-        failures.append(f"{what}: {type(error).__name__}: {error}")
+class Ending:
+    """How measurements end: a context manager around them, which keeps what there is at an interrupt or an error.
+
+    An error is raised only where there is no point.
+
+    Parameters
+    ----------
+    points : collection
+        What is measured; or of each model what is measured, and then each must have something.
+    restore : callable
+        Called at the end: it gives the models and the server their own configuration again.
+
+    Attributes
+    ----------
+    what : str
+        What an error ends.
+    interrupted : bool
+    failure : str
+        The error, in a sentence; empty without.
+    """
+
+    def __init__(self, points: Collection[object], restore: Callable[[], object] = bool) -> None:
+        self.what = "ended before all levels were measured"
+        self.interrupted = False
+        self.failure = ""
+        self._points = points
+        self._restore = restore
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        self.interrupted |= interrupted
+        keeps = interrupted or self._keep(self.what, error)
+        try:
+            self._restore()
+        except (Exception, KeyboardInterrupt) as raised:
+            if not self._keep(_NOT_RESTORED, raised):
+                raise
+        return keeps
+
+    def _keep(self, what: str, error: BaseException | None) -> bool:
+        if not (
+            isinstance(error, Exception | KeyboardInterrupt) and self._points and all(self._points)
+        ):
+            return False
+        words = f"{what}: {type(error).__name__}: {error}".rstrip(": ")
+        self.failure = f"{self.failure}; {words}" if self.failure else words
+        return True
 
 
 class Session:
@@ -49,7 +88,7 @@ class Session:
     Attributes
     ----------
     points : list of PerfPoint
-    notes, failures : list of str
+    notes : list of str
     """
 
     def __init__(
@@ -64,7 +103,6 @@ class Session:
         self._loads, self._target_ms = loads, target_ms
         self.points: list[PerfPoint] = []
         self.notes: list[str] = []
-        self.failures: list[str] = []
         self._measure_level = measure
         self._total = total
         self._observer = GuardedObserver(observer)

@@ -17,6 +17,7 @@ from nbtriton.common.packages import needed
 from nbtriton.drawing.numbers import counted, measure, percentile
 from nbtriton.drawing.table import Column, compact_html, in_units, notes_html, table_text
 from nbtriton.lab.perf.machine import disturbed
+from nbtriton.lab.perf.point import ended
 from nbtriton.model.config import (
     ModelConfig,
     amend,
@@ -241,6 +242,8 @@ class Profile:
         Cores that other programs used while it was measured; None if unknown.
     foreign : int
         Requests of others that the models got meanwhile.
+    failure : str
+        The error that ended it once each model had a point, in a sentence; empty without.
 
     Examples
     --------
@@ -261,6 +264,7 @@ class Profile:
     interrupted: bool = False
     others: float | None = None
     foreign: int = 0
+    failure: str = ""
 
     @classmethod
     def declared(
@@ -443,7 +447,7 @@ class Profile:
         if self.is_declared:
             return f"{self.model}: {count} points, declared"
         words = f"{self.model}: {count} points measured in {measure(self.elapsed_s)} s"
-        return words + (", interrupted" if self.interrupted else "")
+        return words + ended(self.interrupted, self.failure)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.headline}>"
@@ -489,7 +493,7 @@ class Profile:
                 f"{name}: an execution keeps {model.cores:.2f} cores busy and holds the interpreter "
                 f"for {model.interpreter_share:.0%} of its time"
             )
-        return [*remarks, *filter(None, (self.disturbance,)), *self.notes]
+        return [*remarks, *filter(None, (self.failure, self.disturbance)), *self.notes]
 
     def _table(self) -> tuple[list[Column], list[list[Any]]]:
         rows = self._rows()

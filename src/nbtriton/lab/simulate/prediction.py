@@ -16,7 +16,7 @@ from nbtriton.lab.perf.point import PerfPoint, PointSource
 from nbtriton.lab.perf.prepare import Data, Workload, sequence_plan, workloads
 from nbtriton.lab.perf.progress import LevelProgress, Observer
 from nbtriton.lab.perf.report import PerfReport
-from nbtriton.lab.perf.session import Session
+from nbtriton.lab.perf.session import Ending, Session
 from nbtriton.lab.perf.settings import PERF, PerfSettings
 from nbtriton.lab.perf.sweep import SERVER_OPTIONS, Configuration, SweepPlan, model_tree
 from nbtriton.lab.perf.traffic import SequenceData, SequencePlan
@@ -140,16 +140,13 @@ def whatif(
     source = PointSource(perf_options.model, tuple(perf_options.sweep_models))
     session = Session(measure, total, perf_options.observer)
     started_s = time.monotonic()
-    interrupted = False
-    try:
+    with Ending(session.points) as ending:
         for configuration in configurations:
             # As a real load does: a new batcher uses its preferred sizes only after its first request.
             target = sweep.target(configuration)
             in_force |= {name: normalize(config, name=name) for name, config in target.items()}
             for workload in found:
                 session.search(perf_options, levels, windows, workload, configuration)
-    except KeyboardInterrupt:
-        interrupted = True
     return PerfReport(
         model=perf_options.model,
         points=tuple(
@@ -162,9 +159,10 @@ def whatif(
         environment=profile.environment,
         notes=(*filter(None, (profile.disturbance,)), *notes, *session.notes),
         elapsed_s=time.monotonic() - started_s,
-        interrupted=interrupted,
+        interrupted=ending.interrupted,
         quick=perf_options.quick,
         simulated=True,
+        failure=ending.failure,
     )
 
 

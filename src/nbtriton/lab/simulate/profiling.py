@@ -21,6 +21,7 @@ from nbtriton.lab.perf.progress import Observer, PerfProgress
 from nbtriton.lab.perf.remote import Target, remote_server
 from nbtriton.lab.perf.run import environment_of, server_options
 from nbtriton.lab.perf.sample import Sample, measure_sample
+from nbtriton.lab.perf.session import Ending
 from nbtriton.lab.perf.sweep import Configurator
 from nbtriton.lab.perf.traffic import Repeated, SequenceData, Sequences, Traffic
 from nbtriton.lab.simulate.calibration import TURNS, Calibration
@@ -96,7 +97,8 @@ def profile(
     Returns
     -------
     Profile
-        After a KeyboardInterrupt: the measurements until then, with ``interrupted=True``.
+        After a KeyboardInterrupt: the measurements until then, with ``interrupted=True``; after an error once each
+        model has a point with that in ``failure``.
 
     Raises
     ------
@@ -132,13 +134,9 @@ def profile(
         data = Data(given["inputs"], given["shapes"], given["input_data"], seed=given["seed"])
         plan = profile_plan(target, model, data, given["at_once"], given["batch_sizes"])
         work = _Work(target, server, plan, seconds, observer)
-        interrupted = False
-        try:
-            work.run()
-        except KeyboardInterrupt:
-            interrupted = True
+        ending = work.run()
         for name, points in work.points.items():
-            if not points and interrupted:
+            if not points and ending.interrupted:
                 raise KeyboardInterrupt
             if not points:
                 raise without_executions(name)
@@ -148,7 +146,8 @@ def profile(
             work.result(None if server is None else others.cores),
             environment=environment_of(target),
             elapsed_s=elapsed_s,
-            interrupted=interrupted,
+            interrupted=ending.interrupted,
+            failure=ending.failure,
         )
 
 
@@ -191,21 +190,23 @@ class _Work:
         self._alone_of = {name: dict(plan.requests[name]) for name in plan.others}
         self._calibration = Calibration(target, server, plan.others)
 
-    def run(self) -> None:
+    def run(self) -> Ending:
         """Measure everything."""
         plan = self._plan
         server = self._server
+        points = self.points.values()
         if server is None:
-            for turn in self._turns(self._first + self._second, 0):
-                for name in plan.others:
-                    self._alone(name, turn)
-                    self._concurrent(name)
-            return
+            with Ending(points) as ending:
+                for turn in self._turns(self._first + self._second, 0):
+                    for name in plan.others:
+                        self._alone(name, turn)
+                        self._concurrent(name)
+            return ending
         steps: list[dict[str, Any]] = [
             {"instances": count, "executes_all": True} for count in (1, plan.levels[-1])
         ]
         configurator = Configurator(server, plan.model, steps)
-        try:
+        with Ending(points, configurator.restore) as ending:
             configurator.apply(steps[0])
             for turn in self._turns(self._first, self._second):
                 for name in plan.others:
@@ -216,8 +217,7 @@ class _Work:
                 for _ in self._turns(self._second, 0):
                     for name in plan.others:
                         self._concurrent(name)
-        finally:
-            configurator.restore()
+        return ending
 
     def result(self, others: float | None) -> Profile:
         """Return the profile, where other programs used so many cores meanwhile, None if unknown."""
