@@ -240,6 +240,45 @@ def test_a_backend_that_cannot_be_closed_is_unloaded(server: Server, monkeypatch
     assert "no such file" in caplog.text
 
 
+class HalfBackend(UnclosableBackend):
+    name = "half"
+    fails = "open"
+    closed = 0
+
+    def open(self, context):
+        if self.fails == "open":
+            raise OSError("no room")
+
+    def close(self):
+        type(self).closed += 1
+
+
+class Refusing:
+    """Custom batching that cannot begin."""
+
+    def model_batcher_initialize(self, model):
+        raise OSError("no room")
+
+    def model_batch_initialize(self, batcher): ...
+    def model_batch_include_request(self, request, batch): ...
+    def model_batch_finalize(self, batch): ...
+    def model_batcher_finalize(self, batcher): ...
+
+
+@pytest.mark.parametrize("fails", ["open", "batching"])
+def test_a_backend_whose_model_cannot_be_opened_is_closed(server: Server, monkeypatch, fails):
+    monkeypatch.setitem(entries.CORE["backends"], "half", f"{__name__}:HalfBackend")
+    monkeypatch.setattr(HalfBackend, "fails", fails)
+    monkeypatch.setattr(HalfBackend, "closed", 0)
+    batching = Refusing() if fails == "batching" else None
+    text = echo("dynamic_batching { }", backend="half")
+    with pytest.raises(LoadError, match="no room"):
+        server.load(text, object(), name="m", batching=batching)
+    assert until(lambda: HalfBackend.closed == 1)
+    server.close()
+    assert HalfBackend.closed == 1
+
+
 def test_the_end_of_an_ensemble_is_logged_once(server: Server, caplog):
     server.load(echo(), lambda IN: {"OUT": IN}, name="m")
     step = ("m", {"IN": "X"}, {"OUT": "Y"})

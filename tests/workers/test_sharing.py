@@ -29,7 +29,7 @@ from nbtriton.runtime.workers import protocol, supervisor
 from nbtriton.runtime.workers.core import connection
 from nbtriton.runtime.workers.process import Peer
 from nbtriton.runtime.workers.supervisor import RestartPolicy
-from tests.engine.support import WAIT_S, Gate
+from tests.engine.support import WAIT_S, Gate, echo
 from tests.until import until
 from tests.workers.conftest import MODELS, TARGET
 from tests.workers.support import is_alive
@@ -174,6 +174,18 @@ def test_the_parameter_is_a_small_number_with_isolation_ray(
         sharing_of(config)
     assert caught.value.field == "parameters.INSTANCE_SHARING"
     assert "with isolation ray: how many instances share an actor, 1 to 8" in caught.value.hint
+
+
+def test_where_the_server_has_the_instances_in_threads_it_has_no_effect() -> None:
+    text = 'parameters { key: "INSTANCE_SHARING" value { string_value: "2" } }'
+    with (
+        nbtriton.Server(gpus=()) as own,
+        pytest.warns(
+            nbtriton.errors.ConfigWarning,
+            match=r"parameters\[INSTANCE_SHARING\] has no effect here",
+        ),
+    ):
+        own.load(echo(text), lambda IN: {"OUT": IN}, name="m")
 
 
 def test_an_execution_overlaps_with_the_way_of_the_next(server: Server, told: Told):

@@ -440,4 +440,4 @@ class Backend(ABC):
         return ""
 
     def close(self) -> None:
-        """Release the shared resources, after all instances are finalized."""
+        """Release the shared resources, after all instances are finalized, or once `open` has failed."""

@@ -175,7 +175,7 @@ class ModelRuntime(UpdatableRuntime):
     limiter : Limiter, optional
         Where the server limits rates.
     strategy : CustomBatching, optional
-        Opened by the caller; closed when the version ends.
+        Opened by `start`; closed when the version ends.
     """
 
     def __init__(
@@ -240,14 +240,16 @@ class ModelRuntime(UpdatableRuntime):
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Create all instances, each on its own thread; undo everything if one fails.
+        """Open the custom batching, and create all instances, each on its own thread; undo everything if one fails.
 
         Raises
         ------
         BaseException
-            The error of the first failing instance, or KeyboardInterrupt.
+            The error of the custom batching or of the first failing instance, or KeyboardInterrupt.
         """
         try:
+            if self._strategy is not None:
+                interrupts_allowed(self._strategy.open, self.context)
             first = interrupts_allowed(self._instances.create)
         except BaseException:
             self.drain()

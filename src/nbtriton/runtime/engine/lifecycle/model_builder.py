@@ -21,6 +21,7 @@ from nbtriton.model.config import (
     plan_instances,
     validate,
 )
+from nbtriton.model.config.parameters import INSTANCE_SHARING, sharing_of
 from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.custom_batching import find_strategy
 from nbtriton.runtime.engine.core.dispatch import Registry
@@ -30,7 +31,7 @@ from nbtriton.runtime.engine.core.instance_set import InstanceUpdate, Limiter
 from nbtriton.runtime.engine.core.model_runtime import ModelRuntime
 from nbtriton.runtime.engine.core.runtime import Runtime
 from nbtriton.runtime.engine.core.summaries import LatencySummaries
-from nbtriton.runtime.engine.core.threads import SchedulerThread
+from nbtriton.runtime.engine.core.threads import Finalizer, SchedulerThread
 from nbtriton.runtime.engine.lifecycle.isolation import choose_isolation, start_early
 from nbtriton.runtime.engine.lifecycle.loading import (
     changes_only_instances,
@@ -241,21 +242,23 @@ class ModelBuilder:
             self.devices.ledger,
         )
         try:
-            # Where the caller gives functions, those of the model are not asked for.
-            own = interrupts_allowed(backend.batching, context) if batching is None else None
-            strategy = interrupts_allowed(find_strategy, context, batching, own)
-            interrupts_allowed(backend.open, context)
-            runtime = ModelRuntime(
-                context, backend, plan_instances(completed, gpus=gpus), self.scheduler_thread,
-                self.limiter, strategy,
-            )  # fmt: skip
+            try:
+                # Where the caller gives functions, those of the model are not asked for.
+                own = interrupts_allowed(backend.batching, context) if batching is None else None
+                strategy = interrupts_allowed(find_strategy, context, batching, own)
+                interrupts_allowed(backend.open, context)
+                runtime = ModelRuntime(
+                    context, backend, plan_instances(completed, gpus=gpus), self.scheduler_thread,
+                    self.limiter, strategy,
+                )  # fmt: skip
+            except BaseException:  # what it has begun is not to stay
+                Finalizer("", backend.close).run()
+                raise
             runtime.isolation_asked = isolation.asked
             runtime.batching = batching
             runtime.given.CopyFrom(config)
             runtime.auto_complete = auto_complete
             runtime.mtime_ns = mtime_ns
-            if strategy is not None:
-                interrupts_allowed(strategy.open, context)
             self._summarize(runtime)  # its warmup counts (W5)
             runtime.start()
         except Exception as error:
@@ -324,7 +327,8 @@ class ModelBuilder:
         """Return the fields of a configuration that have no effect on this server, with the reasons."""
         config = copy_config(user_config)
         config.backend = next((runtime.config.backend for runtime in runtimes), config.backend)
-        return ignored_fields(
+        isolations = {one.backend.isolation for one in runtimes if isinstance(one, ModelRuntime)}
+        found = ignored_fields(
             config,
             whole_batches=any(
                 not isinstance(getattr(runtime, "source", None), type | Path | None)
@@ -334,12 +338,13 @@ class ModelBuilder:
             labels=any(runtime.directory is not None for runtime in runtimes),
             cache=self.cache is not None,
             limiter=self.limiter is not None,
-            policies=bool(self.options.host_policies)
-            and any(
-                isinstance(runtime, ModelRuntime) and runtime.backend.isolation == "process"
-                for runtime in runtimes
-            ),
+            policies=bool(self.options.host_policies) and "process" in isolations,
         )
+        if sharing_of(config) > 1 and "ray" not in isolations:
+            found.append(
+                (f"parameters[{INSTANCE_SHARING}]", "actors are shared with isolation ray")
+            )
+        return found
 
 
 @dataclass(slots=True, frozen=True)
