@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import select
 import socket
 import struct
@@ -26,7 +26,8 @@ from nbtriton.common.errors import (
 )
 from nbtriton.serving.clients.base import Client, PendingRequest, StreamResponse
 from nbtriton.serving.clients.grpc import GrpcClient
-from nbtriton.serving.clients.http import HttpClient
+from nbtriton.serving.clients.http import HttpClient, _Connection
+from tests.until import until
 
 ROWS = {
     "IN": np.arange(8, dtype=np.float32).reshape(2, 4),
@@ -166,13 +167,13 @@ def test_a_cancelled_request_is_not_sent_later(urls):
 
 
 def test_a_request_that_is_cancelled_while_it_connects_is_not_sent(monkeypatch):
-    connect = http.client.HTTPConnection.connect
+    connect = _Connection._connect
 
     def cancelled(connection):
         assert pending.cancel()
         connect(connection)
 
-    monkeypatch.setattr(http.client.HTTPConnection, "connect", cancelled)
+    monkeypatch.setattr(_Connection, "_connect", cancelled)
     pending = PendingRequest()
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -194,6 +195,61 @@ def test_close_ends_requests_at_a_server_that_never_answers(kind):
             assert connection.recv(1)
             client.close()
             assert isinstance(pending.exception(30), UnavailableError | CancelledError)
+
+
+def test_close_ends_a_sender_that_is_still_connecting():
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = True
+        while waiting:  # until its backlog is full: what comes then is not answered
+            taken = stack.enter_context(socket.socket())
+            taken.settimeout(0.2)
+            try:
+                taken.connect(full.getsockname())
+            except TimeoutError:
+                waiting = False
+        client = HttpClient(f"127.0.0.1:{full.getsockname()[1]}", timeout_s=600)
+        pending = client.submit(client.encode("double", ROWS))
+        assert until(lambda: client._connections)
+        closing = threading.Thread(target=client.close, daemon=True)
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive()
+        assert isinstance(pending.exception(30), UnavailableError)
+
+
+@pytest.mark.parametrize("end", ["server", "listener"])
+def test_a_stream_that_has_ended_leaves_no_thread(end):
+    """grpc has one for what is sent over each stream."""
+
+    def listener(response: StreamResponse, final: bool) -> None:
+        answered.set()
+        if end == "listener":
+            raise SystemExit
+
+    answered = threading.Event()
+    before = set(threading.enumerate())
+    with nt.Server(gpus=()) as server:
+        server.load("max_batch_size: 8", model=double, name="double")
+        endpoints = server.serve(http_port=None, grpc_port=0, metrics_port=None)
+        with GrpcClient(f"127.0.0.1:{endpoints.grpc_port}", 30) as client:
+            client.submit_streaming(client.encode("double", ROWS), listener)
+            assert answered.wait(30)
+            if end == "server":
+                endpoints.close()
+            assert until(lambda: not client._streams[0].is_open)
+            sending = "_consume_request_iterator"
+            assert until(
+                lambda: (
+                    not [
+                        one
+                        for one in threading.enumerate()
+                        if one not in before and sending in one.name
+                    ]
+                )
+            )
 
 
 @pytest.mark.parametrize("kind", [HttpClient, GrpcClient])

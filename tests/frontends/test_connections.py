@@ -13,17 +13,19 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import nbtriton as nt
-from nbtriton.common.errors import UnavailableError
+from nbtriton.common.errors import EngineStoppedError, UnavailableError
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, Limits, serve
 from nbtriton.serving.frontends.loop import LoopThread
 from nbtriton.serving.frontends.service import NoControl
+from nbtriton.serving.repository.control import ModelControl
 from tests.engine.support import Gate, gated, waited
 from tests.frontends.models import load_all
 from tests.frontends.raw import Client, post
@@ -842,6 +844,40 @@ def test_an_interrupt_while_the_ports_open_leaves_them_to_the_server() -> None:
             sys.settrace(None)
         assert interrupted
         assert len(server.endpoints) == 1
+    assert until(lambda: set(threading.enumerate()) <= before)
+
+
+@pytest.mark.parametrize("first", ["serve", "close"])
+def test_ports_that_open_while_the_server_closes_are_closed(first: str, tmp_path: Path) -> None:
+    """The other one is called, by another thread, in the midst of the first one."""
+    before = set(threading.enumerate())
+    server = nt.Server(gpus=())
+    server.load_repository(tmp_path)
+    opened: list[Endpoints] = []
+
+    def open_ports() -> None:
+        opened.append(server.serve(http_port=0, grpc_port=None, metrics_port=None))
+
+    inside = LoopThread.__init__ if first == "serve" else ModelControl.close
+    others = [threading.Thread(target=server.close if first == "serve" else open_ports)]
+
+    def trace(frame: Any, _event: str, _: object) -> None:
+        if frame.f_code is inside.__code__ and others:
+            other = others.pop()
+            other.start()
+            other.join(30)
+
+    sys.settrace(trace)
+    try:
+        if first == "serve":
+            with pytest.raises(EngineStoppedError):
+                open_ports()
+        else:
+            server.close()
+    finally:
+        sys.settrace(None)
+    assert not others
+    assert not server.endpoints
     assert until(lambda: set(threading.enumerate()) <= before)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from nbtriton.backends.forking import per_process
 from nbtriton.common import entries
-from nbtriton.common.errors import LoadWarning
+from nbtriton.common.errors import EngineStoppedError, LoadWarning
 from nbtriton.options.repository import COPY, EXPORT, REPOSITORY, ExportSettings, RepositorySettings
 from nbtriton.options.server import SERVER, ServerSettings
 from nbtriton.options.table import read_settings, signed
@@ -227,6 +227,11 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         with interrupts_deferred():  # from its first thread on something is to be closed
             endpoints = serve(self, **options)
             known.append(endpoints)
+        try:
+            self.engine.check_open()
+        except EngineStoppedError:  # by a thread that may have closed those before it
+            endpoints.close()
+            raise
         for one in list(known):  # one by one, because another thread may open more endpoints
             if not one.is_open:
                 with contextlib.suppress(ValueError):
@@ -257,13 +262,17 @@ class Server(EngineServer):  # noqa: D101 - the docstring of what it extends
         """
         if self.engine.in_parent:
             return
-        for endpoints in list(self._endpoints):  # which stay: Ctrl-C may end the wait for one
-            endpoints.close()
+        self._close_endpoints()
         for control in list(self._controls):
             control.close(timeout_s=timeout_s)
         super().close(timeout_s=timeout_s)
+        self._close_endpoints()  # opened by other threads meanwhile
         for control in self._controls:
             control.clean_up()
+
+    def _close_endpoints(self) -> None:
+        for endpoints in list(self._endpoints):  # which stay: Ctrl-C may end the wait for one
+            endpoints.close()
 
 
 _lock = per_process(threading.Lock)

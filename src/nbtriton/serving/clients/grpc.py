@@ -240,7 +240,7 @@ class GrpcClient(base.Client[bytes]):
                 on_response(self._stream_response(data, self._streamed))
         except self._grpc.RpcError as error:
             return self._error_of(error)
-        except Exception as error:  # ends the request in flight
+        except BaseException as error:  # ends the request in flight
             return InternalError(f"{type(error).__name__}: {error}")
         return UnavailableError("the server ended the stream")
 
@@ -310,6 +310,8 @@ class _Stream:
 
     def _run(self) -> None:
         self._error = self._read(self._call, self._deliver)
+        self._requests.put(None)  # for grpc's thread that takes them
+        self._call.cancel()  # after an error of a listener there may be more to come
         self._fail(self._error)
 
     def _deliver(self, response: base.StreamResponse) -> None:

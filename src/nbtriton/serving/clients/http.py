@@ -280,7 +280,7 @@ class _Connection:
         try:
             if self._has_ended():
                 self._connection.close()
-                self._connection.connect()
+                self._connect()
             if self._closed or is_over():  # while connecting, before there was a socket
                 raise ConnectionAbortedError("the connection was closed here")
             self._connection.request(method, path, body, dict(headers or {}))
@@ -293,6 +293,27 @@ class _Connection:
         if response.status != 200:
             raise _BY_STATUS.get(response.status, InternalError)(_message(content))
         return content, response.headers.get(_HEADER_LENGTH, "")
+
+    def _connect(self) -> None:
+        """Connect as `http.client` does, with a socket that `abort` finds from the beginning."""
+        known, failure = self._connection, OSError("it has no address")
+        for *kind, _, address in socket.getaddrinfo(known.host, known.port, 0, socket.SOCK_STREAM):
+            opened = socket.socket(*kind)
+            opened.setblocking(False)
+            try:
+                with contextlib.suppress(BlockingIOError):
+                    opened.connect(address)
+                known.sock = opened
+                opened.settimeout(known.timeout)
+                if not self._closed:
+                    opened.sendall(b"")  # returns once it is connected, or refused
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                opened.close()
+                failure = error
+            else:
+                return
+        raise failure
 
     def _has_ended(self) -> bool:
         """Return True for a connection that was not opened, or that its server has closed since: it was restarted."""
