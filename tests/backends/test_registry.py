@@ -101,6 +101,27 @@ def test_backends_outside_the_package_come_by_entry_point(tmp_path):
 
 
 @pytest.mark.medium
+def test_the_entries_of_all_kinds_are_read_once_until_a_package_comes(tmp_path):
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from nbtriton.common import entries\n"
+        "entries.places('magics')\n"
+        "opened = []\n"
+        "sys.addaudithook(lambda event, about: event == 'open' and opened.append(about[0]))\n"
+        "assert 'late' not in entries.places('endpoints')\n"
+        "assert not [one for one in opened if str(one).endswith('entry_points.txt')], opened\n"
+        "info = Path(sys.argv[1], 'late-1.dist-info')\n"
+        "info.mkdir()\n"
+        "(info / 'METADATA').write_text('Metadata-Version: 2.1\\nName: late\\nVersion: 1\\n')\n"
+        "(info / 'entry_points.txt').write_text('[nbtriton.endpoints]\\nlate = late:Late\\n')\n"
+        "assert entries.places('endpoints')['late'] == 'late:Late'\n"
+    )
+    path = f"{SOURCE}:{tmp_path}"
+    run_python("-c", program, tmp_path, check=True, env={"PYTHONPATH": path})
+
+
+@pytest.mark.medium
 def test_finding_backends_does_not_import_frameworks():
     program = (
         "import sys\n"

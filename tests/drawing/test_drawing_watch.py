@@ -37,6 +37,7 @@ ACTIVE = ModelActivity(
     compute_ms=1.5,
     inference_count=1200,
     execution_count=300,
+    mean_batch=4.0,
     drawn_inferences=1200,
     quiet_s=0.1,
 )

@@ -185,11 +185,12 @@ def test_PA60_csv_has_perf_analyzers_columns_sorted_by_throughput(tmp_path):
 
 
 @pytest.mark.parametrize(("count", "head", "cell"), [
-    (2, "mean batch of s0 / s1", "4.00 / 2.00"), (6, "mean batch of the 6 steps", "0.667 to 4.00"),
+    (2, "mean batch of s0 / s1", "1.50 / 3.00"), (6, "mean batch of the 6 steps", "1.50 to 9.00"),
 ])  # fmt: skip
 def test_the_mean_batches_of_many_steps_are_a_range(count, head, cell):
     steps = tuple(
-        replace(SERVER, model=f"s{at}", execution_count=25 * (at + 1)) for at in range(count)
+        replace(SERVER, model=f"s{at}", batch_sizes={at + 1: 3, 2 * at + 2: 3})
+        for at in range(count)
     )
     forms = report(point(composing=steps))._repr_mimebundle_()
     for form in forms["text/plain"], forms["text/html"]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from nbtriton.drawing.watch import watch_table
 from nbtriton.runtime.engine import ServerHistory
 from nbtriton.runtime.engine.core.snapshot import Change
 from nbtriton.runtime.engine.status import pipelines
@@ -38,6 +39,18 @@ def test_rates_and_means_are_over_the_last_two_seconds():
     assert activity.infer_per_s == pytest.approx(300)
     assert activity.queue_ms == pytest.approx(2)
     assert activity.compute_ms == pytest.approx(3)
+
+
+def test_executions_that_failed_make_no_batch_smaller():
+    found = history(
+        [0.0],
+        lambda _: replace(
+            model("m"), inference_count=4, execution_count=2, fail_count=1, batch_sizes={4: 1, 2: 1}
+        ),
+    )
+    (activity,) = activities(found)
+    columns, (row,) = watch_table([activity])
+    assert row[columns.index("mean batch")] == 3
 
 
 def test_the_whole_stretch_leaves_out_idle_time_before_and_after():

@@ -44,6 +44,8 @@ class ModelActivity:
         Time since the newest inference within the samples; infinite without one.
     stalled_s : float
         For how long requests have been in flight without one ending; 0 if none are.
+    mean_batch : float
+        Rows per execution, over all that `execution_count` counts; 0 without.
     changes : tuple of (float, str)
         How many seconds ago its configuration changed, and what it changed to.
     shares : tuple of (str, float)
@@ -73,6 +75,7 @@ class ModelActivity:
     inference_count: int = 0
     execution_count: int = 0
     fail_count: int = 0
+    mean_batch: float = 0.0
     changes: tuple[tuple[float, str], ...] = ()
     shares: tuple[tuple[str, float], ...] = ()
 

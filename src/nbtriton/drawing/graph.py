@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.drawing.numbers import byte_size, counted
+from nbtriton.drawing.numbers import byte_size, counted, mean_size
 
 # Up to this many models, each is drawn as a box with its tensors.
 _UNFOLDED = 6
@@ -46,7 +46,7 @@ class Traffic:
     @property
     def mean_batch(self) -> float:
         """Rows per execution; 0 before the first one."""
-        return self.inferences / self.executions if self.executions else 0.0
+        return mean_size(dict(self.batch_sizes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # A narrow no-break space between thousands: 12 345.
 THIN = "\u202f"
@@ -29,6 +29,12 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     if not len(ordered):
         return math.nan
     return float(ordered[math.floor(percent / 100 * (len(ordered) - 1) + 0.5)])
+
+
+def mean_size(executions: Mapping[int, int]) -> float:
+    """Return the mean batch size, of executions that failed too, from their numbers by size; 0 of none."""
+    rows = sum(size * number for size, number in executions.items())
+    return rows / sum(executions.values()) if rows else 0.0
 
 
 def measure(value: float, digits: int = 3) -> str:

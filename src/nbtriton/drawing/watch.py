@@ -523,7 +523,6 @@ def watch_table(models: Sequence[ModelActivity]) -> tuple[list[str], list[list[o
 
 
 def _row(model: ModelActivity) -> dict[str, object]:
-    batches = model.execution_count
     return {
         "model": model.name,
         "version": model.version,
@@ -534,9 +533,9 @@ def _row(model: ModelActivity) -> dict[str, object]:
         "queue_ms": float(model.queue_ms),
         "compute_ms": float(model.compute_ms),
         "inferences": model.inference_count,
-        "executions": batches,
+        "executions": model.execution_count,
         "failed": model.fail_count,
-        "mean batch": model.inference_count / batches if batches else None,
+        "mean batch": model.mean_batch or None,
     }
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from nbtriton.drawing.activity import Lane, ModelActivity, batch_bins, bin_counts
+from nbtriton.drawing.numbers import mean_size
 from nbtriton.drawing.watch import MOVING_S, has_cards
 from nbtriton.runtime.engine import ModelHistorySnapshot, ModelSnapshot, Moment, ServerHistory
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot
@@ -127,6 +128,7 @@ def _activity(
         inference_count=last.inferences if last else model.inference_count,
         execution_count=last.executions if last else model.execution_count,
         fail_count=last.failed if last else model.fail_count,
+        mean_batch=mean_size(last.sizes if last else model.batch_sizes),
         changes=tuple(
             ((now_ns - change.at_ns) / _NS, change.summary)
             for change in one.changes

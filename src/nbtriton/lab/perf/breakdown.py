@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nbtriton.drawing.numbers import mean_size
+
 StatisticsDocument = Mapping[str, Any]  # Triton's {"model_stats": [...]}
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 # The statistics of a version that has served nothing.
@@ -61,8 +63,7 @@ class ServerBreakdown:
     @property
     def mean_batch_size(self) -> float:
         """Rows per execution, of those that failed too; 0 without executions."""
-        rows = sum(size * executions for size, executions in self.batch_sizes.items())
-        return rows / self.execution_count if self.execution_count else 0.0
+        return mean_size(self.batch_sizes)
 
     @property
     def accounted_us(self) -> float:

@@ -12,7 +12,7 @@ from nbtriton.backends.python.api.metrics import MetricKind, families_of
 from nbtriton.common.checks import NAME, SERVER, check, optional
 from nbtriton.common.errors import TritonError
 from nbtriton.common.packages import needed
-from nbtriton.drawing.numbers import byte_size, count, measure
+from nbtriton.drawing.numbers import byte_size, count, mean_size, measure
 from nbtriton.model.config import ModelConfig, stand_in_reason
 from nbtriton.runtime.engine.core.snapshot import InstanceSnapshot, ModelSnapshot
 from nbtriton.runtime.engine.server import Server
@@ -238,7 +238,6 @@ _FIRST = (
 def _row(model: ModelSnapshot) -> tuple[Any, ...]:
     per_request_us = 1 / (1000 * model.success_count) if model.success_count else float("nan")
     compute_ns = model.compute_input_ns + model.compute_infer_ns + model.compute_output_ns
-    rows = sum(size * executions for size, executions in model.batch_sizes.items())
     kinds = [
         "simulated " * instance.simulated + instance.kind.removeprefix("KIND_")
         for instance in model.instances
@@ -257,7 +256,7 @@ def _row(model: ModelSnapshot) -> tuple[Any, ...]:
         model.fail_count,
         model.inference_count,
         model.execution_count,
-        rows / model.execution_count if model.execution_count else float("nan"),
+        mean_size(model.batch_sizes) or float("nan"),
         round(model.queue_ns * per_request_us, 1),
         round(compute_ns * per_request_us, 1),
     )
