@@ -59,17 +59,15 @@ class Ending:
         keeps = interrupted or self._keep(self.what, error)
         try:
             self._restore()
-        except (Exception, KeyboardInterrupt) as raised:
+        except Exception as raised:  # a second interrupt ends all at once (PA15)
             if not self._keep(_NOT_RESTORED, raised):
                 raise
         return keeps
 
     def _keep(self, what: str, error: BaseException | None) -> bool:
-        if not (
-            isinstance(error, Exception | KeyboardInterrupt) and self._points and all(self._points)
-        ):
+        if not (isinstance(error, Exception) and self._points and all(self._points)):
             return False
-        words = f"{what}: {type(error).__name__}: {error}".rstrip(": ")
+        words = f"{what}: {type(error).__name__}: {error}"
         self.failure = f"{self.failure}; {words}" if self.failure else words
         return True
 
