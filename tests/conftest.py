@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Generator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,6 +19,9 @@ from tests.seeds import FIXED, SEED, free_seed
 # A child that hangs is aborted (tests/children.py): it writes its stacks, and leaves no memory image.
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+# Folders whose tests share a browser.
+WITH_BROWSER = ("tests/lab/", "tests/page/")
 
 # No deadline for an example, and none for making one: the machine may be busy with other things.
 hypothesis.settings.register_profile(
@@ -68,14 +72,6 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="module")
-def playwright_driver():
-    """Playwright, while a module needs it: its loop keeps others from running in the main thread."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        yield driver
-
-
 @pytest.fixture(scope="session")
 def reference():
     """The real tritonserver and perf_analyzer, installed on first use."""
@@ -95,6 +91,21 @@ def pytest_configure(config: pytest.Config) -> None:
         gc.set_threshold(threshold)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the files of a folder with a browser together, as `--dist loadfile` keeps the tests of a file."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope = super()._split_scope(nodeid)
+            return scope.rpartition("/")[0] if scope.startswith(WITH_BROWSER) else scope
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,7 +130,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         # Files with slow tests first: the last ones are short, so that no process waits long for another.
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        items.sort(
+            key=lambda item: (not item.nodeid.startswith(WITH_BROWSER), item.path not in slow)
+        )
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return

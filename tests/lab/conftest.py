@@ -82,6 +82,7 @@ class Lab:
                 f"--ServerApp.root_dir={self.root}", "--LabApp.extension_manager=readonly",
                 "--LabApp.expose_app_in_browser=True",  # for its commands
                 "--JupyterNotebookApp.expose_app_in_browser=True",
+                "--LanguageServerManager.autodetect=False",  # twenty programs, each asked whether it is there
                 "--KernelManager.transport=ipc",  # as tests.kernels.over_ipc
             ],
             stdout=self._log, stderr=subprocess.STDOUT, env=env, start_new_session=True,
@@ -222,15 +223,14 @@ class Opened:
             locator.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
-@pytest.fixture(scope="module")
-def browser_context(chromium, playwright_driver) -> Iterator[Callable[[], Any]]:
-    running = playwright_driver.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
-    # Tall: JupyterLab does not draw outputs that are far off the screen.
-    yield lambda: running.new_context(viewport={"width": 1280, "height": 2400})
-    running.close()
+@pytest.fixture(scope="package")
+def browser_context(chromium) -> Iterator[Callable[[], Any]]:
+    with page_tests.launched(chromium, headless=True, args=FLAGS) as running:
+        # Tall: JupyterLab does not draw outputs that are far off the screen.
+        yield lambda: running.new_context(viewport={"width": 1280, "height": 2400})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(tmp_path_factory) -> Iterator[Lab]:
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
     running = Lab(tmp_path_factory.mktemp("lab"))

@@ -6,6 +6,8 @@ import base64
 import http.server
 import json
 import threading
+from collections import defaultdict
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -86,11 +88,26 @@ HOSTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser(chromium, playwright_driver):
-    running = playwright_driver.chromium.launch(executable_path=chromium, args=FLAGS)
-    yield running
-    running.close()
+@contextmanager
+def launched(chromium, **options):
+    """Yield a browser; as long as it is there, Playwright's loop keeps others from running in the main thread."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium, **options)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="package")
+def browser(chromium):
+    with launched(chromium, args=FLAGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def free_pages(browser):
+    """The pages that no test has at the moment, by the options of their context."""
+    return defaultdict(list)
 
 
 class _Files(http.server.BaseHTTPRequestHandler):
@@ -143,20 +160,34 @@ def serious():
 
 
 @pytest.fixture
-def new_page(browser):
-    """Make pages, each with a context of these options; any script error fails the test."""
-    contexts, errors = [], []
+def new_page(browser, free_pages):
+    """Return pages to open something in, each in a context of these options; any script error fails the test.
 
-    def make(**options):
-        contexts.append(browser.new_context(**options))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: errors.append(str(error)))
+    A page is kept for later tests unless its test closes it: to make one takes longer than what is done with it.
+    """
+    pages, errors = [], []
+
+    def note(error):
+        errors.append(str(error))
+
+    def make(viewport=None, color_scheme="light", reduced_motion="no-preference", **options):
+        free = free_pages[repr(options)]
+        if not free:
+            free.append(browser.new_context(**options).new_page())
+            free[0].set_default_timeout(PATIENCE_MS)
+        page = free.pop()
+        pages.append((page, free))
+        page.on("pageerror", note)
+        page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
+        page.set_viewport_size(viewport or {"width": 1280, "height": 720})
         return page
 
     yield make
-    for context in contexts:
-        context.close()
+    for page, free in pages:
+        if not page.is_closed():
+            page.mouse.move(0, 0)
+            page.remove_listener("pageerror", note)
+            free.append(page)
     assert not errors, errors
 
 

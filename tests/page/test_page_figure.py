@@ -91,6 +91,7 @@ def test_it_plays_and_pauses(open_view, figure):
     assert not page.evaluate("sent.some(word => word.kind === 'edit')")
     page.evaluate("cleanup()")
     assert page.evaluate("listeners()") == 0
+    page.context.close()  # its clock stands still
 
 
 def test_with_reduced_motion_it_only_steps(open_view, figure):
