@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from nbtriton.backends.base import BackendRequest
 from nbtriton.model.tensors import (
     Array,
     copy_of,
@@ -21,10 +22,6 @@ from nbtriton.model.tensors import (
     to_numpy,
     to_torch,
 )
-
-if TYPE_CHECKING:
-    from nbtriton.backends.base import BackendRequest
-
 
 # Final: rule 13 of docs/compiled.md.
 _ndarray: Final = np.ndarray

@@ -12,14 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.common.errors import InternalError, UnsupportedError
-
-if TYPE_CHECKING:
-    from nbtriton.backends.devices.ledger import CopyLedger
-    from nbtriton.model.tensors import Array
-
+from nbtriton.model.tensors import Array
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 

@@ -6,15 +6,12 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nbtriton.backends.devices.base import Device
 from nbtriton.backends.devices.ledger import CopyLedger
 from nbtriton.backends.devices.settings import SIMULATED, SimulatedGPUs, parse_simulated
 from nbtriton.common import entries
 from nbtriton.common.errors import InvalidArgumentError, UnsupportedError
-
-if TYPE_CHECKING:
-    from nbtriton.backends.devices.base import Device
 
 
 @functools.cache

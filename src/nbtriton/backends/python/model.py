@@ -10,9 +10,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbtriton.backends.auto_complete import AutoCompleteConfig
+from nbtriton.backends.base import ServerHandle
 from nbtriton.backends.core.executing import running_as
 from nbtriton.backends.python.api import pb_utils
 from nbtriton.backends.python.core.instance import PythonInstance
@@ -20,10 +21,6 @@ from nbtriton.backends.python.imports import LocalModules
 from nbtriton.backends.python.running import Running
 from nbtriton.backends.tracebacks import user_code
 from nbtriton.common.errors import InternalError, UnsupportedError
-
-if TYPE_CHECKING:
-    from nbtriton.backends.base import ServerHandle
-
 
 _CLASS = "TritonPythonModel"
 # One of the five functions of custom batching: a class with it should have them all.

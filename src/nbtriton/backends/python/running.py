@@ -11,13 +11,10 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nbtriton.backends.base import ServerHandle
 from nbtriton.backends.core.executing import EXECUTING
 from nbtriton.backends.forking import after_fork, per_process
-
-if TYPE_CHECKING:
-    from nbtriton.backends.base import ServerHandle
 
 
 @dataclass(slots=True, eq=False)

@@ -7,9 +7,10 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
+from nbtriton.backends.base import ServerHandle
 from nbtriton.backends.forking import per_process
 from nbtriton.backends.python.api.pybind import (
     BoundEnum,
@@ -18,9 +19,6 @@ from nbtriton.backends.python.api.pybind import (
     incompatible,
 )
 from nbtriton.backends.python.running import current, with_instance
-
-if TYPE_CHECKING:
-    from nbtriton.backends.base import ServerHandle
 
 
 class MetricKind(BoundEnum):
