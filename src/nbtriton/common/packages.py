@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from traceback import walk_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbtriton.common.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The extra of pyproject.toml that brings a package.
 EXTRAS = {
@@ -79,6 +82,20 @@ def needed(what: str, *, package: str = "") -> Iterator[None]:
         raise UnsupportedError(
             f"{what} needs the package '{name}'{reason}", hint=f"pip install {wanted}"
         ) from None
+
+
+def imported(what: str, package: str) -> Any:
+    """Return a package; raises the error of `needed` where it is missing or does not start."""
+    with needed(what, package=package):
+        return import_module(package)
+
+
+def data_frame(what: str, rows: Iterable[Any], columns: list[str] | None = None) -> pd.DataFrame:
+    """Return rows as a DataFrame; raises the error of `needed` without pandas."""
+    with needed(what):
+        import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=columns)
 
 
 def _raised_in(error: ImportError) -> str:

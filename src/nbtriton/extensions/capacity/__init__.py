@@ -22,7 +22,7 @@ from nbtriton.common.checks import (
     whole,
 )
 from nbtriton.common.errors import InvalidArgumentError, nearest
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import data_frame
 from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.numbers import count, counted, measure
 from nbtriton.drawing.panels import frontier_scenes
@@ -129,10 +129,7 @@ class Capacity:
     @property
     def frame(self) -> "pd.DataFrame":
         """One row a fleet as a pandas DataFrame, by price; units are in the column names."""
-        with needed("a capacity plan's frame"):
-            import pandas as pd
-
-        return pd.DataFrame([asdict(fleet) for fleet in self.fleets])
+        return data_frame("a capacity plan's frame", map(asdict, self.fleets))
 
     @property
     def headline(self) -> str:

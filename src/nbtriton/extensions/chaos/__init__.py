@@ -27,7 +27,7 @@ from nbtriton.common.checks import (
     whole,
 )
 from nbtriton.common.errors import InvalidArgumentError, UnavailableError, UnsupportedError, nearest
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import data_frame
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.drawing.table import Column, table_html, table_text
 from nbtriton.extensions.chaos.injection import FAULTS, Arrivals, FaultyInstance, Injected
@@ -132,10 +132,7 @@ class ChaosReport:
     @property
     def frame(self) -> "pd.DataFrame":
         """The rows as a pandas DataFrame."""
-        with needed("a report's frame"):
-            import pandas as pd
-
-        return pd.DataFrame(list(self.rows), columns=list(_COLUMNS))
+        return data_frame("a report's frame", self.rows, list(_COLUMNS))
 
     @property
     def headline(self) -> str:

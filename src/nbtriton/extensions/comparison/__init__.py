@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common.checks import check, whole
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import data_frame
 from nbtriton.drawing.curve import Series
 from nbtriton.drawing.table import Column, TableView, compact_html, in_units
 from nbtriton.lab.perf.curves import drawn_point
@@ -105,14 +105,12 @@ class Comparison(TableView):
     @property
     def frame(self) -> pd.DataFrame:
         """One row per measurement as a pandas DataFrame, with its round and variant."""
-        with needed("a comparison's frame"):
-            import pandas as pd
-
-        return pd.DataFrame(
+        rows = [
             {"round": number, "variant": name, **row_of(point)}
             for number, points in enumerate(self.rounds, 1)
             for name, point in zip(self.names, points, strict=True)
-        )
+        ]
+        return data_frame("a comparison's frame", rows)
 
     def _sentence(self, index: int) -> str:
         # The throughput of an open loop is its rate, whatever the variant.

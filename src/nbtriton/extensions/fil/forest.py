@@ -23,7 +23,7 @@ from nbtriton.common.errors import (
     UnsupportedError,
     nearest,
 )
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import imported
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.config.parameters import text_parameter
 
@@ -156,9 +156,7 @@ def import_treelite() -> Any:
     UnsupportedError
         It is not installed, or does not start.
     """
-    with needed("backend 'fil'", package="treelite"):
-        import treelite
-    return treelite
+    return imported("backend 'fil'", "treelite")
 
 
 def is_forest(source: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import data_frame
 from nbtriton.extensions.lessons import sentences
 from nbtriton.extensions.lessons.running import ScenarioRun
 from nbtriton.extensions.lessons.stage import (
@@ -150,7 +150,4 @@ def batch_rows(scenario_run: ScenarioRun) -> list[dict[str, Any]]:
 
 def batch_frame(scenario_run: ScenarioRun) -> pd.DataFrame:
     """Return `batch_rows` as a DataFrame."""
-    with needed("a figure's table of batches"):
-        import pandas as pd
-
-    return pd.DataFrame(batch_rows(scenario_run), columns=list(_COLUMNS))
+    return data_frame("a figure's table of batches", batch_rows(scenario_run), list(_COLUMNS))

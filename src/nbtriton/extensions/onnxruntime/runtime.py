@@ -17,7 +17,7 @@ from nbtriton.common.errors import (
     TritonError,
     UnsupportedError,
 )
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import imported
 from nbtriton.model.config import ModelConfig
 from nbtriton.model.config.parameters import (
     boolean_parameter,
@@ -51,9 +51,7 @@ def import_onnxruntime() -> Any:
     UnsupportedError
         It is not installed, or does not start.
     """
-    with needed("backend 'onnxruntime'", package="onnxruntime"):
-        import onnxruntime
-    return onnxruntime
+    return imported("backend 'onnxruntime'", "onnxruntime")
 
 
 def has_provider(name: str) -> bool:

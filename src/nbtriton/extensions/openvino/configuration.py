@@ -17,7 +17,7 @@ from nbtriton.backends.described import (
     model_dims,
 )
 from nbtriton.common.errors import InternalError
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import imported
 from nbtriton.model.config import ModelConfig, TensorSpec, copy_config, input_specs, output_specs
 from nbtriton.model.tensors import to_config
 
@@ -42,9 +42,7 @@ def import_openvino() -> Any:
     UnsupportedError
         It is not installed, or does not start.
     """
-    with needed("backend 'openvino'", package="openvino"):
-        import openvino
-    return openvino
+    return imported("backend 'openvino'", "openvino")
 
 
 def type_of(port: Any) -> str:

@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 from nbtriton.common.errors import InvalidArgumentError
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import data_frame
 from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.living import advice_html, advice_text
 from nbtriton.drawing.numbers import counted, measure
@@ -124,15 +124,12 @@ class Tuning:
     @property
     def frontier(self) -> pd.DataFrame:
         """The predicted candidates that none beats in both throughput and p99 latency."""
-        with needed("a frontier"):
-            import pandas as pd
-
         best, lowest = [], float("inf")
         for one in sorted(self.candidates, key=lambda each: -each.predicted.infer_per_s):
             if one.predicted.latency_p99_us < lowest:
                 lowest = one.predicted.latency_p99_us
                 best.append(one)
-        return pd.DataFrame([_row(one, one.predicted) for one in reversed(best)])
+        return data_frame("a frontier", [_row(one, one.predicted) for one in reversed(best)])
 
     def apply(self, server: Server | None = None) -> AppliedConfiguration:
         """Load the models with the best configuration.

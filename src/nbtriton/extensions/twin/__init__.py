@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from nbtriton.common.checks import CALL, NAME, check, number, optional, whole
 from nbtriton.common.errors import NotFoundError, UnsupportedError, nearest
-from nbtriton.common.packages import needed
+from nbtriton.common.packages import data_frame
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.extensions.twin.statistics import (
     Entry,
@@ -87,10 +87,7 @@ class Twin(Profile):
         ``predicted_queue_us`` is the queue time of this twin under the same rate, with exponential gaps. Where it is far
         from ``queue_us``, requests came in bursts, executions slow each other down, or the model's time is not its own.
         """
-        with needed("a twin's traffic"):
-            import pandas as pd
-
-        return pd.DataFrame(self.seen)
+        return data_frame("a twin's traffic", self.seen)
 
     def stand_ins(self, server: "Server | None" = None) -> "Server":
         """Load stand-ins of all models: they take the time that the models took, and answer with zeros.

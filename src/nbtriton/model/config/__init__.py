@@ -36,11 +36,8 @@ from nbtriton.model.config.normalize import (
 )
 from nbtriton.model.config.options import apply_options
 from nbtriton.model.config.parameters import (
-    INSTANCE_ISOLATION,
     INSTANCE_RESOURCES,
     INSTANCE_RESTARTS,
-    MAX_UNREAD_RESPONSES,
-    READ_ONLY_INPUTS,
     isolation_of,
     mark_stand_in,
     max_unread_responses,
@@ -67,7 +64,7 @@ from nbtriton.model.config.validate_ensemble import validate_ensemble
 from nbtriton.model.config.validate_io import STRATEGY_PATH, validate_io, validate_load
 
 __all__ = [
-    "EXECUTION_ENV_PATH", "INSTANCE_ISOLATION", "INSTANCE_RESOURCES", "INSTANCE_RESTARTS", "MAX_UNREAD_RESPONSES", "READ_ONLY_INPUTS",
+    "EXECUTION_ENV_PATH", "INSTANCE_RESOURCES", "INSTANCE_RESTARTS",
     "STRATEGY_PATH", "Difference", "Dumpable", "InstancePlan", "ModelConfig", "ReadyModel", "TensorSpec",
     "all_input_specs", "all_output_specs", "amend", "apply_options", "as_config", "complete_from",
     "control_types", "copy_config", "differences", "enum_name", "equal_but_for_instances", "format_pbtxt",
