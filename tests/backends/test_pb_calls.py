@@ -11,6 +11,7 @@ import pytest
 
 import nbtriton as nt
 from tests.backends.pb_calls import CALLS
+from tests.differential.servers import COMPLETE
 
 MODEL = """
 import json
@@ -94,7 +95,7 @@ def test_every_call_gives_the_same_in_the_real_server(reference: Any, repository
         return compared(text, result.as_numpy("O")[0].decode())
 
     found: dict[str, str] = {}
-    flags = ("--model-control-mode=explicit", "--load-model=*")
+    flags = ("--model-control-mode=explicit", "--load-model=*", COMPLETE)
     for _ in range(6):  # the stub of 2.51 ends now and then after an error of a metric
         with reference.server(repository, *flags) as server:
             client = http.InferenceServerClient(server.http_url, network_timeout=60)

@@ -24,7 +24,7 @@ from nbtriton.model.config import (
 )
 from tests.config import ensemble_rules, rules
 from tests.config.texts import TEXTS
-from tests.differential.servers import COMPLETE
+from tests.differential.servers import COMPLETE, kill
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
 
@@ -121,8 +121,8 @@ def shown(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[lis
     repository, log = folder / "models", folder / "log"
     cases = put_models(repository) + put_ensembles(repository)
     flags = ("--exit-on-error=false", "--strict-readiness=false", COMPLETE)
-    with reference.server(repository, *flags, log=log, timeout_s=100):
-        pass  # it is ready once it has tried them all
+    with reference.server(repository, *flags, log=log, timeout_s=100) as server:
+        kill(server)  # it is ready once it has tried them all
     text = log.read_text(errors="replace").replace('\\"', '"')
     return cases, set(
         re.findall(

@@ -28,7 +28,7 @@ import numpy as np
 
 from tests.differential.answers import Answer, Outcome, batches_of, groups_of, without_seen
 from tests.differential.rest import Threads
-from tests.differential.servers import ISOLATION, noted
+from tests.differential.servers import ISOLATION, kill, noted
 from tests.differential.wire import (
     GRPC_STATUS,
     counts_of,
@@ -308,10 +308,12 @@ class RealSide(_Side):
         )
 
     def close(self) -> None:
+        """End the server as well."""
         self._channel.close()
         self._http.close()
         self._metrics.close()
         self._threads.close()
+        kill(self._server)
 
     def play(self, scenario: Scenario) -> Outcome:
         with noted("real", self._server):

@@ -14,7 +14,7 @@ pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 import grpc
 
-from tests.differential.servers import COMPLETE
+from tests.differential.servers import COMPLETE, kill
 from tests.frontends.cases import CASES, Case, Seen, ask
 from tests.frontends.grpc_cases import CASES as GRPC_CASES
 from tests.frontends.grpc_cases import Case as GrpcCase
@@ -38,6 +38,7 @@ _KEYS_IN_ANY_ORDER = {
 def real(reference, repository: Path) -> Iterator[Any]:
     with reference.server(repository, COMPLETE, timeout_s=180) as server:
         yield server
+        kill(server)
 
 
 @pytest.fixture(scope="module")

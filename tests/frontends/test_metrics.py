@@ -28,6 +28,7 @@ import nbtriton as nt
 from nbtriton.runtime.engine.core.summaries import Summary
 from nbtriton.serving.frontends.metrics import DEFAULT_QUANTILES, Metrics, MetricsConfig
 from tests.differential.rest import Threads
+from tests.differential.servers import COMPLETE
 from tests.until import PATIENCE_S, until
 
 # 9 waits at a gate: a file, as it may wait in another process.
@@ -153,7 +154,8 @@ def ours(repository: Path, *, summaries: bool = False, **options) -> Iterator[Cl
 
 @contextlib.contextmanager
 def theirs(reference, repository: Path, *flags: str) -> Iterator[Client]:
-    with reference.server(repository, "--cache-config=local,size=1048576", *flags) as real:
+    cache = "--cache-config=local,size=1048576"
+    with reference.server(repository, COMPLETE, cache, *flags) as real:
         yield Client(real.http_port, real.grpc_port, real.metrics_port, real.process.pid)
 
 

@@ -32,6 +32,7 @@ from nbtriton.extensions.opentelemetry import SpanExport, read_traceparent
 from nbtriton.magics.cli import main
 from nbtriton.serving.frontends import OpenTelemetry, TraceValues
 from nbtriton.serving.frontends.flags import parse_flags, trace_settings
+from tests.differential.servers import COMPLETE
 from tests.frontends import test_tracing
 from tests.frontends.test_tracing import SCENARIOS, Client
 from tests.sites import Site
@@ -171,7 +172,7 @@ def test_KS72_both_servers_send_the_same_spans(reference, repository, collector)
             f"opentelemetry,url={collector.url}", "opentelemetry,bsp_schedule_delay=50",
         )
     ]  # fmt: skip
-    with reference.server(repository, *flags) as real:
+    with reference.server(repository, COMPLETE, *flags) as real:
         client = Client(real.http_url, real.grpc_url, Path())
         theirs = traced(client, collector)
         settings = httpclient.InferenceServerClient(real.http_url).get_trace_settings()

@@ -26,6 +26,7 @@ import nbtriton as nt
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.runtime.engine import TraceSample
 from nbtriton.serving.frontends.tracing import TRACE_LEVELS, TraceValues, Tracing
+from tests.differential.servers import COMPLETE
 from tests.until import until
 
 ECHO = """
@@ -233,7 +234,7 @@ def traced_by(reference, repository: Path, file: Path) -> dict[str, list]:
     for _ in range(4):
         for left in file.parent.glob(f"{file.name}.*"):
             left.unlink()
-        with reference.server(repository, *flags) as real:
+        with reference.server(repository, COMPLETE, *flags) as real:
             try:
                 return traced(Client(real.http_url, real.grpc_url, file))
             except Exception:
@@ -549,6 +550,6 @@ def test_both_servers_report_the_same_settings_after_each_update(reference, repo
     with ours(repository, tmp_path / "ours", TraceValues()) as client:
         mine = settle(client.http, client.grpc)
     flag = f"--trace-config=triton,file={tmp_path / 'theirs'}"
-    with reference.server(repository, flag) as real:
+    with reference.server(repository, COMPLETE, flag) as real:
         theirs = settle(real.http_url, real.grpc_url)
     assert mine == theirs

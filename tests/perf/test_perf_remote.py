@@ -26,6 +26,7 @@ from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.remote import remote_server
 from nbtriton.magics.cli import main
 from nbtriton.serving.clients.http import HttpClient
+from tests.differential.servers import COMPLETE
 from tests.until import until
 
 MODEL = """
@@ -112,7 +113,7 @@ def urls(repository: Path) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def real_urls(reference, repository: Path) -> Iterator[dict[str, str]]:
-    with reference.server(repository) as server:
+    with reference.server(repository, COMPLETE) as server:
         yield {"http": server.http_url, "grpc": server.grpc_url}
 
 

@@ -30,6 +30,7 @@ from nbtriton.common.errors import (
 from nbtriton.extensions.remote import RemoteModel
 from nbtriton.serving.clients.http import HttpClient
 from tests.differential.rest import Threads
+from tests.differential.servers import COMPLETE
 from tests.engine.support import WAIT_S, ensemble_text
 from tests.until import PATIENCE_S, until
 
@@ -185,7 +186,7 @@ def far(request: pytest.FixtureRequest, root: Path) -> Iterator[Far]:
         with ours(root) as found:
             yield found
     else:
-        with request.getfixturevalue("reference").server(root) as real:
+        with request.getfixturevalue("reference").server(root, COMPLETE) as real:
             yield Far(root, real.http_url, real.grpc_url, real.process.pid)
 
 
