@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from nbtriton.runtime.workers import protocol, supervisor
 from nbtriton.runtime.workers.core import connection
 from nbtriton.runtime.workers.process import Peer
 from nbtriton.runtime.workers.supervisor import RestartPolicy
+from nbtriton.runtime.workers.worker.server import main
 from tests.engine.support import WAIT_S, Gate, echo
 from tests.until import until
 from tests.workers.conftest import MODELS, TARGET
@@ -48,13 +48,9 @@ output [ {{ name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }}, {{ name: "ABOUT" d
 instance_group {{ kind: KIND_CPU count: {count} }}
 """ + SHARED.replace("{", "{{").replace("}", "}}")
 ONE = np.ones(1, np.float32)
-PROGRAM = """
-import socket, sys
-from nbtriton.runtime.workers.worker.server import main
-name, *numbers = sys.argv[1:]
-calls, execute, *more = [socket.socket(fileno=int(number)) for number in numbers]
-main(execute, calls, name, *more)
-"""
+# Forks what has NumPy and nbtriton already.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([main.__module__])
 
 
 class Child(Peer):
@@ -62,18 +58,22 @@ class Child(Peer):
 
     def __init__(self, name: str, lanes: int) -> None:
         ours, theirs = zip(*[socketpair() for _ in range(1 + lanes)], strict=True)
-        numbers = [one.fileno() for one in theirs]
-        command = [sys.executable, "-c", PROGRAM, name, *map(str, numbers)]
-        self._process = subprocess.Popen(command, pass_fds=numbers)
+        calls, execute, *more = theirs
+        self._process = FORKS.Process(target=main, args=(execute, calls, name, *more))
+        self._process.start()
         for one in theirs:
             one.close()
         super().__init__(name, ours[1:], ours[0], ())
         self.pid = self._process.pid
         self.node = "there"
-        threading.Thread(target=lambda: self.ended(self._process.wait())).start()
+        threading.Thread(target=self._wait).start()
 
     def kill(self) -> None:
         self._process.kill()
+
+    def _wait(self) -> None:
+        self._process.join()
+        self.ended(self._process.exitcode)
 
 
 class Children:
