@@ -21,7 +21,7 @@ pytest.importorskip("tritonclient.grpc", reason="Triton's stubs need grpcio")
 
 from tritonclient.grpc import service_pb2 as pb
 
-from nbtriton.extensions.grpc import connection
+from nbtriton.extensions.grpc import calls, connection
 from nbtriton.extensions.grpc.connection import ChannelArguments, Keepalive
 from nbtriton.runtime.engine import Server
 from nbtriton.serving.frontends import Endpoints, Limits, serve
@@ -345,10 +345,15 @@ def test_a_client_that_keeps_within_its_windows_can_send_as_much_as_it_likes(por
 
 
 @pytest.mark.slow
-def test_a_stream_with_too_much_in_progress_is_not_read_from(port: int, blocking: Any) -> None:
+def test_a_stream_with_too_much_in_progress_is_not_read_from(
+    port: int, blocking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its client gets no more room, other calls of the same client do; nothing is lost."""
-    question = prefixed(infer("blocking", request_id="x" * 2000).SerializeToString())
-    count = 4096 + 1000
+    most = 400
+    monkeypatch.setattr(calls, "_MAX_IN_FLIGHT", most)
+    question = prefixed(infer("blocking", request_id="x" * 11_000).SerializeToString())
+    assert most * len(question) > _WINDOW
+    count = most + 100
     with Client(
         port,
         setting(WINDOW_SIZE, 1 << 30),
@@ -368,7 +373,7 @@ def test_a_stream_with_too_much_in_progress_is_not_read_from(port: int, blocking
         client.send(call(3))
         assert is_good(client.answer(3))
         given = sum(int.from_bytes(one.content, "big") for one in client.of(WINDOW_UPDATE) if one.stream == 1)  # fmt: skip
-        assert given <= 4096 * len(question)
+        assert given <= most * len(question)
         blocking.leave.set()
         client.send(frame(DATA, END_STREAM, 1))
         answer = client.answer(1)

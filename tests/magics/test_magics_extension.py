@@ -184,6 +184,9 @@ def test_the_examples_in_the_help_run_as_they_stand(notebook):
     for name in ("triton_model", "triton_config", "triton_ensemble"):
         for cell in examples(shell.find_magic(name, "cell")):
             notebook.ok(cell)
+    # The measured model waits, in place of as many requests as a processor can do.
+    waits = DOUBLE.replace("return", "time.sleep(0.005)\n    return")
+    notebook.ok(f"%%triton_model double --max-batch-size 8\nimport time\n{waits}")
     with server().serve(http_port=None, grpc_port=0, metrics_port=None) as endpoints:
         for name in (
             "triton_infer", "triton_status", "triton_dag", "triton_watch", "triton_perf",

@@ -260,7 +260,7 @@ def test_a_semicolon_silences(page):
 
 @pytest.mark.medium
 def test_a_run_in_the_background_is_live_at_once_and_then_the_report(page):
-    ran = page.ok("run = %triton_perf double -c 1:1000 --request-count 1000 --bg -o kept")
+    ran = page.ok("run = %triton_perf double -c 1:1000 --request-count 100 --bg -o kept")
     run = page.names["run"]
     assert page.names["kept"] is run
     assert 'class="nbt-place' in ran.shown[0]["text/html"]
@@ -294,7 +294,7 @@ def test_the_stop_button_interrupts_and_keeps_what_was_measured(page, monkeypatc
     monkeypatch.setattr(CurveView, "update", update)
     if dropped:
         monkeypatch.setattr(live, "interrupt_main_thread", lambda: None)
-    page.ok("report = %triton_perf double -c 1:1000 --request-count 5000")
+    page.ok("report = %triton_perf double -c 1:1000 --request-count 500")
     report = page.names["report"]
     assert len(views) == 1
     assert report.interrupted
