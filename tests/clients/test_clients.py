@@ -229,6 +229,9 @@ def test_a_stream_that_has_ended_leaves_no_thread(end):
         if end == "listener":
             raise SystemExit
 
+    def new(name: str) -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one not in before and name in one.name]
+
     answered = threading.Event()
     before = set(threading.enumerate())
     with nt.Server(gpus=()) as server:
@@ -240,16 +243,7 @@ def test_a_stream_that_has_ended_leaves_no_thread(end):
             if end == "server":
                 endpoints.close()
             assert until(lambda: not client._streams[0].is_open)
-            sending = "_consume_request_iterator"
-            assert until(
-                lambda: (
-                    not [
-                        one
-                        for one in threading.enumerate()
-                        if one not in before and sending in one.name
-                    ]
-                )
-            )
+            assert until(lambda: not new("nbtriton-client-stream") and not new("(_run)"))
 
 
 @pytest.mark.parametrize("kind", [HttpClient, GrpcClient])
