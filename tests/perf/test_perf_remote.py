@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from nbtriton.common.errors import (
 )
 from nbtriton.lab.perf.point import PerfPoint
 from nbtriton.lab.perf.remote import remote_server
+from nbtriton.lab.perf.run import environment_of
 from nbtriton.magics.cli import main
 from nbtriton.serving.clients.http import HttpClient
 from tests.differential.servers import COMPLETE
@@ -275,6 +278,30 @@ def test_a_request_that_is_not_yet_sent_ends_with_its_client():
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody has come
             silent.accept()
+
+
+def test_an_interrupt_while_a_server_is_asked_for_its_name_leaves_what_was_measured():
+    def answer():
+        connection, _ = silent.accept()
+        with connection:
+            connection.recv(1)
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.wait(60)
+
+    ended = threading.Event()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        remote_server(f"127.0.0.1:{silent.getsockname()[1]}") as target,
+    ):
+        answering = threading.Thread(target=answer)
+        answering.start()
+        try:
+            found = environment_of(target)
+        finally:
+            ended.set()
+            answering.join()
+    assert "server" not in found
+    assert found["measured_at"]
 
 
 def test_a_server_that_ends_in_a_sweep_leaves_what_was_measured(repository):

@@ -224,6 +224,8 @@ class PerfRun:
         self._stopping = False
         self._future: Future[PerfReport] = Future()
         self._future.set_running_or_notify_cancel()  # awaiting code cannot cancel it
+        self._ended = threading.Event()
+        self._future.add_done_callback(lambda _: self._ended.set())
         self._thread = threading.Thread(
             target=self._run, args=(checked,), name="nbtriton-perf-run", daemon=True
         )
@@ -287,9 +289,7 @@ class PerfRun:
     def _wait(self, timeout: float | None) -> None:
         from nbtriton.runtime.interrupts import wait_in_slices
 
-        ended = threading.Event()
-        self._future.add_done_callback(lambda _: ended.set())
-        if not wait_in_slices(ended.wait, timeout):
+        if not wait_in_slices(self._ended.wait, timeout):
             raise TimeoutError(f"'{self.model}' is still being measured after {timeout:g} s")
 
     def add_done_callback(self, call: Callable[[PerfRun], None]) -> None:

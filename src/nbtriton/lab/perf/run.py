@@ -380,8 +380,8 @@ def environment_of(target: Target, others: Others | None = None) -> Mapping[str,
                 torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
             ]
     if isinstance(target, RemoteServer):
-        # One that no longer answers has been measured nevertheless.
-        with contextlib.suppress(TritonError):
+        # One that no longer answers has been measured nevertheless; Ctrl-C ends the wait for it.
+        with contextlib.suppress(TritonError, KeyboardInterrupt):
             environment["server"] = target.describe()
     if (simulated := _simulated_gpus(target)) is not None:
         environment["gpus"] = str(simulated)
