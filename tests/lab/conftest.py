@@ -49,6 +49,11 @@ RECORD = """() => {
     new MutationObserver(look).observe(document.body, all);
 }"""
 
+IDLE = """(name) => {
+    const { path, sessionContext } = window.jupyterapp?.shell?.currentWidget?.context ?? {};
+    return path === name && sessionContext.session?.kernel?.status === "idle" && document.querySelector(".jp-CodeCell");
+}"""
+
 
 class Lab:
     """A JupyterLab of our own: port, token and folders."""
@@ -155,13 +160,21 @@ class Opened:
 
     def open(self) -> None:
         self.start_kernel()
-        # Reset: without the tabs that the workspace remembers.
-        self.page.goto(f"{self.lab.url}/lab/tree/{self.name}?token={self.lab.token}&reset")
-        # The toolbar says idle before a kernel is attached; the status bar only once it is.
-        self.page.get_by_role("button", name="Python 3 (ipykernel) | Idle").wait_for(
-            timeout=PATIENCE_MS
-        )
-        self.page.wait_for_selector(".jp-CodeCell", timeout=PATIENCE_MS)
+        if self.page.url.startswith(f"{self.lab.url}/lab"):
+            self.command("docmanager:open", path=self.name)
+        else:
+            # Reset: without the tabs that the workspace remembers.
+            self.page.goto(f"{self.lab.url}/lab/tree/{self.name}?token={self.lab.token}&reset")
+        self.wait_idle()
+
+    def wait_idle(self) -> None:
+        """Wait until it is shown, with a kernel that is idle."""
+        self.page.wait_for_function(IDLE, arg=self.name, timeout=PATIENCE_MS)
+
+    def close(self) -> bool:
+        """Close it without a question; return True if another one may be opened on its page."""
+        self.page.evaluate("[...jupyterapp.shell.widgets('main')].forEach((one) => one.dispose())")
+        return not self.page.locator(".jp-Dialog").count()
 
     def command(self, name: str, **args: Any) -> None:
         """Start what a menu of JupyterLab starts, and mark its end: a busy page loses clicks and keys."""
@@ -241,15 +254,21 @@ def lab(tmp_path_factory) -> Iterator[Lab]:
         running.stop()
 
 
+@pytest.fixture(scope="package")
+def free_pages() -> list[Any]:
+    """A page with JupyterLab and nothing open in it: to load it takes seconds of a processor."""
+    return []
+
+
 @pytest.fixture
-def open_notebook(lab, browser_context) -> Iterator[Callable[..., Opened]]:
-    """Open a notebook; a script error on its page fails the test."""
-    contexts: list[Any] = []
+def open_notebook(lab, browser_context, free_pages) -> Iterator[Callable[..., Opened]]:
+    """Open a notebook, a second one on a page that is loaded anew; a script error on a page fails the test."""
+    pages: list[Any] = []
+    all_opened: list[Opened] = []
     errors: list[str] = []
 
-    def note(error: str, known: tuple[str, ...]) -> None:
-        if not any(one in error for one in known):
-            errors.append(error)
+    def note(error: object) -> None:
+        errors.append(str(error))
 
     def open_(
         name: str,
@@ -259,16 +278,28 @@ def open_notebook(lab, browser_context) -> Iterator[Callable[..., Opened]]:
     ) -> Opened:
         lab.set("themes", {"theme": theme})
         (lab.root / name).write_text(json.dumps(notebook))
-        context = browser_context()
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: note(str(error), kind.known_errors))
-        return kind(lab, page, name)
+        used = not pages and kind is Opened and bool(free_pages)
+        pages.append(free_pages.pop() if used else browser_context().new_page())
+        pages[-1].set_default_timeout(PATIENCE_MS)
+        pages[-1].on("pageerror", note)
+        if used:
+            pages[-1].evaluate(
+                "name => jupyterapp.commands.execute('apputils:change-theme', { theme: name })",
+                theme,
+            )
+        all_opened.append(kind(lab, pages[-1], name))
+        return all_opened[-1]
 
     yield open_
+    kept = [one.page for one in all_opened[:1] if one.close()]
     for session in lab.call("GET", "sessions"):
         lab.call("DELETE", f"sessions/{session['id']}")
-    for context in contexts:
-        context.close()
+    for page in pages:
+        if page in kept:
+            page.remove_listener("pageerror", note)
+            free_pages.append(page)
+        else:
+            page.context.close()
+    known = [text for one in all_opened for text in one.known_errors]
+    errors = [error for error in errors if not any(text in error for text in known)]
     assert not errors, errors

@@ -149,4 +149,4 @@ def test_a_notebook_saved_while_live_opens_with_a_picture_and_a_dead_kernel_is_r
     opened.output("%triton_status").get_by_text("kernel gone").wait_for()
     opened.screenshot("live-watch-kernel-gone", watch)
     # The next test's kernels are started where none is still starting.
-    page.get_by_role("button", name="Python 3 (ipykernel) | Idle").wait_for()
+    opened.wait_idle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.conftest import PATIENCE_MS, Opened
+from tests.lab.conftest import Opened
 from tests.lab.test_lab_lesson import MODEL, TRAFFIC, distinct, first_text, notebook_of
 
 pytest.importorskip("notebook", reason="Notebook 7 is not installed")
@@ -16,11 +16,6 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-# Its one document has a kernel.
-IDLE = """() => {
-    const session = window.jupyterapp?.shell?.currentWidget?.context?.sessionContext?.session;
-    return session?.kernel?.status === "idle" && document.querySelector(".jp-CodeCell");
-}"""
 # What a picture is written with, and the card below it.
 COLOURS = """svg => [svg.querySelector("text"), svg.querySelector("rect")].map(
     (shape) => getComputedStyle(shape).fill.match(/[\\d.]+/g).slice(0, 3).map(Number))"""
@@ -35,7 +30,10 @@ class Classic(Opened):
     def open(self) -> None:
         self.start_kernel()
         self.page.goto(f"{self.lab.url}/notebooks/{self.name}?token={self.lab.token}")
-        self.page.wait_for_function(IDLE, timeout=PATIENCE_MS)
+        self.wait_idle()
+
+    def close(self) -> bool:
+        return False
 
 
 def test_views_live_and_at_rest_in_notebook_7(open_notebook):
