@@ -58,16 +58,10 @@ def dag_scene(graph: Graph, width: float | None = None) -> Shape:
     parts.extend(_edge(at, route, most) for at, route in enumerate(plan.routes))
     for label in plan.labels:
         name, _, rest = label.text.partition(" ")
-        parts.append(
-            shape(
-                "text",
-                shape("tspan", name, **ink("fg")),
-                *((shape("tspan", f" {rest}", **ink("muted")),) if rest else ()),
-                x=label.x,
-                y=label.y,
-                font_size=11,
-            )
-        )
+        words = [shape("tspan", name, **ink("fg"))]
+        if rest:
+            words.append(shape("tspan", f" {rest}", **ink("muted")))
+        parts.append(shape("text", *words, x=label.x, y=label.y, font_size=11))
     # In topological order, which is also the keyboard's.
     parts.extend(
         _chain(node, plan.boxes[node.id]) if node.members else _node(node, plan.boxes[node.id])
@@ -75,7 +69,7 @@ def dag_scene(graph: Graph, width: float | None = None) -> Shape:
     )
     models = [node.label for node in graph.nodes if node.is_model]
     title = graph.title or "pipeline"
-    words = f"Graph of {title}: {_sentence(graph)}"
+    said = f"Graph of {title}: {_sentence(graph)}"
     high = plan.height
     if any(node.traffic is not None and node.traffic.share for node in graph.nodes):
         parts.append(text(24, high - 2, "filled: share of the requests' time", 11, "muted"))
@@ -84,10 +78,9 @@ def dag_scene(graph: Graph, width: float | None = None) -> Shape:
         max(plan.width, _NARROWEST if graph.finding else 0.0),
         high,
         *parts,
-        label=f"{words}. {graph.finding}" if graph.finding else words,
+        label=f"{said}. {graph.finding}" if graph.finding else said,
         title=f"{title}: {counted(len(models), 'model')}",
         cls="nbt-dag-svg",
-        scales=False,
     )
 
 
@@ -425,15 +418,8 @@ def _chain(node: Node, box: Box) -> Shape:
             text(box.x + 14, y + 15, f"{at}. {member.label}", 12, "fg", bold=True),
         ]
         if member.traffic is not None:
-            row.append(
-                _small(
-                    box.x + box.width - 14,
-                    y + 15,
-                    traffic_line(member.traffic),
-                    "nbt-traffic",
-                    "end",
-                )
-            )
+            words = traffic_line(member.traffic)
+            row.append(_small(box.x + box.width - 14, y + 15, words, "nbt-traffic", "end"))
         parts.append(shape("g", *row, class_="nbt-node nbt-model", data_node=member.id))
         y += CHAIN_ROW
     return shape("g", *parts, class_="nbt-chain", data_chain=node.id)

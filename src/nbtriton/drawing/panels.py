@@ -129,7 +129,6 @@ def curve_scene(
     name = title or "Throughput and latency against load"
     return figure(
         width, y + 10, *parts, label=f"{name}. {finding}", title=name, cls="nbt-curve-svg",
-        scales=False,
     )  # fmt: skip
 
 
@@ -174,7 +173,7 @@ def frontier_scenes(
         parts.append(text(20, panel.bottom + 38, key, _SMALL, "muted"))
         scenes.append(
             figure(width, panel.bottom + 50, *parts, label=f"{title}. {finding}", title=title,
-                   cls="nbt-curve-svg", scales=False)
+                   cls="nbt-curve-svg")
         )  # fmt: skip
     return scenes
 
@@ -528,18 +527,13 @@ class _Picture:
             return []
         one, point = top.series, top.point
         x, y = self._place(panel, one, point)
+        dash, cls = (None, "nbt-best") if top.best else ("3 3", "nbt-highest")
         parts = [
             shape(
-                "circle",
-                cx=round(x, 1),
-                cy=round(y, 1),
-                r=9,
-                stroke_width=1.6,
-                stroke_dasharray=None if top.best else "3 3",
-                data_ring=one.key(point),
-                **ink(None, "fg", "nbt-best" if top.best else "nbt-highest"),
+                "circle", cx=round(x, 1), cy=round(y, 1), r=9, stroke_width=1.6,
+                stroke_dasharray=dash, data_ring=one.key(point), **ink(None, "fg", cls),
             )
-        ]
+        ]  # fmt: skip
         if not panel.latency:
             words = f"{self.ring}: {measure(point.throughput)}"
             above = y - 13

@@ -187,7 +187,7 @@ def figure(
     label: str,
     title: str,
     cls: str,
-    scales: bool = True,
+    scales: bool = False,
 ) -> Shape:
     """Put shapes on a card with its own background and a name for screen readers.
 

@@ -172,7 +172,6 @@ def _scene(models: Sequence[TimelineLanes], axis: _Axis, finding: str) -> Shape:
         label=f"Timeline: {finding}",
         title="Timeline",
         cls="nbt-timeline-svg",
-        scales=False,
     )
 
 
@@ -302,15 +301,9 @@ def _ragged(x: float, y: float, tall: float, role: str) -> Shape:
 
 def _strip(strip: Strip, top: float, axis: _Axis) -> list[Shape]:
     base = top + _STRIP_H
+    name = shortened(strip.name, axis.left - 30, 11, keep_end=True)
     found = [
-        text(
-            axis.left - 8,
-            base - 4,
-            shortened(strip.name, axis.left - 30, 11, keep_end=True),
-            11,
-            "muted",
-            "end",
-        ),
+        text(axis.left - 8, base - 4, name, 11, "muted", "end"),
         stroke(f"M{axis.left:g} {base:.1f}h{axis.plot:g}", "line"),
     ]
     for span in strip.spans:

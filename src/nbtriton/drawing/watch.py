@@ -115,7 +115,6 @@ def _scene(models: Sequence[ModelActivity], span_s: float, at: _Layout) -> Shape
         label=f"Server activity over the last {span_s:.0f} s: {summary or 'no models'}",
         title="Server activity",
         cls="nbt-watch-svg",
-        scales=False,
     )
 
 
@@ -258,7 +257,8 @@ def _shares(model: ModelActivity, y: float, _height: float, at: _Layout) -> list
 def _counters(model: ModelActivity, y: float, at: _Layout) -> list[Shape]:
     role = STATE_ROLES.get(model.state, "muted")
     name = shortened(model.name, at.plot_x - 40, 14, bold=True)
-    failed = f"{count(model.fail_count)} failed"
+    compute = f"compute {measure(model.compute_ms)} ms"
+    failed, fails = f"{count(model.fail_count)} failed", bool(model.fail_count)
     return [
         shape("title", " ".join(filter(None, (model.name, model.platform, model.reason)))),
         text(24, y + 24, name, 14, "fg", bold=True),
@@ -267,19 +267,9 @@ def _counters(model: ModelActivity, y: float, at: _Layout) -> list[Shape]:
         text(24, y + 72, measure(model.infer_per_s), 22, "fg", bold=True, data_role="rate"),
         text(24, y + 87, model.rate_over, 11, "muted", data_role="rate-over"),
         text(24, y + 104, _waited(model), 11, "muted", data_role="wait"),
-        text(
-            24, y + 118, f"compute {measure(model.compute_ms)} ms", 11, "muted", data_role="compute"
-        ),
+        text(24, y + 118, compute, 11, "muted", data_role="compute"),
         text(24, y + 134, f"{count(model.inference_count)} done", 11, "muted", data_role="done"),
-        text(
-            115,
-            y + 134,
-            failed,
-            11,
-            "t1" if model.fail_count else "muted",
-            data_role="failed",
-            bold=bool(model.fail_count),
-        ),
+        text(115, y + 134, failed, 11, "t1" if fails else "muted", data_role="failed", bold=fails),
     ]
 
 
@@ -354,7 +344,7 @@ def _time_axis(
 def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> list[Shape]:
     bins = model.bins or (("1", 0),)
     top, base = y + 30, y + height - 24
-    most = max(n for _, n in bins)
+    room, most = base - top - 10, max(n for _, n in bins)
     step = min(at.bars_w / len(bins), 82.0)
     wide, axis_w = step * 0.78, step * len(bins)
     parts = [
@@ -373,20 +363,16 @@ def _histogram(model: ModelActivity, y: float, height: float, at: _Layout) -> li
     apart = every * step + inward
     labelled = {0, last} | {i for i in range(0, last, every) if (last - i) * step >= apart}
     for i, (name, n) in enumerate(bins):
-        bar = (base - top - 10) * n / max(1, most)
+        bar = room * n / max(1, most)
         x = at.bars_x + i * step + (step - wide) / 2
         title = shape("title", f"batch size {name}: {counted(n, 'execution')}")
-        live: dict[str, Attr] = {
-            "data_role": "bar",
-            "data_base": base,
-            "data_room": base - top - 10,
-        }
+        live: dict[str, Attr] = {"data_role": "bar", "data_base": base, "data_room": room}
         parts.append(rect(x, base - bar, wide, bar, title, rx=None, **live, **ink("s3")))
         if i in labelled:
             middle = x + wide / 2 - (inward if i == last else 0.0)
             parts.append(text(middle, base + 13, name, 11, "muted", "middle"))
     # The number of the tallest bar is written at its height.
-    full = base - (base - top - 10)
+    full = base - room
     parts += [
         stroke(f"M{at.bars_x:g} {full:.1f}h{axis_w:g}", "line"),
         text(at.bars_x + axis_w, full - 4, count(most), 11, "muted", "end", data_role="bar-top"),

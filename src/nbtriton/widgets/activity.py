@@ -262,6 +262,7 @@ def encode(
     """
     numbers = array("d", (sequence, span_s, now_ns, len(models)))
     for model in models:
+        parts = (model.ages_s, model.lanes, model.bins, model.changes, model.shares)
         numbers.extend(
             (
                 model.queued,
@@ -274,11 +275,7 @@ def encode(
                 model.fail_count,
                 float(model.bins_since != "since load"),
                 float(model.rate_over != "inferences per second"),
-                len(model.ages_s),
-                len(model.lanes),
-                len(model.bins),
-                len(model.changes),
-                len(model.shares),
+                *map(len, parts),
             )
         )
         numbers.extend(model.ages_s)

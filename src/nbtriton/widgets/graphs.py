@@ -179,14 +179,8 @@ def with_calls(
             if name != caller.label or (caller.id, callee) in done:
                 continue
             done.add((caller.id, callee))
-            target = next(
-                (
-                    one
-                    for one in nodes.values()
-                    if one.is_model and one.label == callee and not _leads(edges, one.id, caller.id)
-                ),
-                None,
-            )
+            named = (one for one in nodes.values() if one.is_model and one.label == callee)
+            target = next((one for one in named if not _leads(edges, one.id, caller.id)), None)
             if target is None and f"call:{callee}" in nodes:  # a cycle
                 row = ("calls", f"{callee}, {times} \u00d7")
                 nodes[caller.id] = caller = replace(caller, details=(*caller.details, row))
@@ -295,22 +289,16 @@ def with_traffic(server: Any, name: str, graph: Graph, *, whole: bool) -> Graph:
     sizes = {one.model.name: one.model.batch_sizes for one in history.models}
     sizes |= {one.model.name: one.moments[-1].sizes for one in history.models if one.moments}
     placed = {one.model.name: nodes_of(one.model) for one in history.models}
-    nodes = tuple(
-        replace(
-            node,
-            traffic=_traffic(node, found, done.get(node.label), sizes.get(node.label, {})),
-            details=(
-                *node.details,
-                *[("nodes", each) for each in [placed.get(node.label)] if each],
-            ),
-        )
-        if node.is_model
-        else node
-        for node in graph.nodes
-    )
+    nodes = list(graph.nodes)
+    for at, node in enumerate(nodes):
+        if node.is_model:
+            traffic = _traffic(node, found, done.get(node.label), sizes.get(node.label, {}))
+            where = placed.get(node.label)
+            details = (*node.details, ("nodes", where)) if where else node.details
+            nodes[at] = replace(node, traffic=traffic, details=details)
     whole_rate = done[name].infer_per_s if name in done else 0.0
     edges = tuple(_with_rate(edge, whole_rate) for edge in graph.edges)
-    return replace(graph, nodes=nodes, edges=edges, finding=found.finding)
+    return replace(graph, nodes=tuple(nodes), edges=edges, finding=found.finding)
 
 
 def _traffic(

@@ -15,7 +15,7 @@ from weakref import ref
 import traitlets
 
 from nbtriton.drawing.scene import fitting, to_svg
-from nbtriton.drawing.timeline import TimelineLanes, timeline_scenes, timeline_text
+from nbtriton.drawing.timeline import Span, TimelineLanes, timeline_scenes, timeline_text
 from nbtriton.lab.explain.timeline import Timeline, mark_of, marks, read_timeline
 from nbtriton.lab.explain.trace import ModelRecords
 from nbtriton.runtime.engine import BatchRecord, RequestRecord
@@ -234,12 +234,13 @@ class LiveTimeline(SelectingView):
             return self._timeline.records
         in_flight = self._server.in_flight()
         return [
-            ModelRecords(
-                model["name"], (), (), (), [one for one in in_flight if one.model == model["name"]]
-            )
-            for model in self.models
-            if model["records"]
+            ModelRecords(name, (), (), (), [one for one in in_flight if one.model == name])
+            for name in self._with_records()
         ]
+
+    def _with_records(self) -> list[str]:
+        """Return the names of the models that have records."""
+        return [model["name"] for model in self.models if model["records"]]
 
     def _executed(self) -> int:
         """Return how many batches its models have executed, as the server counts them."""
@@ -253,16 +254,12 @@ class LiveTimeline(SelectingView):
         )
 
     def _records(self, since_ns: int, most: int) -> Iterable[ModelRecords]:
-        if self._server is None or self._read is None:
+        server, span = self._server, {"since_ns": since_ns, "most": most}
+        if server is None or self._read is None:
             return self._timeline.records
         return [
-            ModelRecords(
-                model["name"],
-                self._server.requests(model["name"], since_ns=since_ns, most=most),
-                self._server.batches(model["name"], since_ns=since_ns, most=most),
-            )
-            for model in self.models
-            if model["records"]
+            ModelRecords(name, server.requests(name, **span), server.batches(name, **span))
+            for name in self._with_records()
         ]
 
     def _unsent(self, kind: str, records: Sequence[_Record], most: int) -> list[_Record]:
@@ -323,15 +320,11 @@ def _structure(models: Sequence[TimelineLanes]) -> list[dict[str, Any]]:
 
 
 def _strips(models: Sequence[TimelineLanes], shift_ms: float = 0.0) -> list[list[Any]]:
+    def encoded(span: Span) -> list[Any]:
+        return [span.begin_ms + shift_ms, span.end_ms + shift_ms, span.label, span.level]
+
     return [
-        [
-            at,
-            strip.name,
-            [
-                [span.begin_ms + shift_ms, span.end_ms + shift_ms, span.label, span.level]
-                for span in strip.spans[-_MOST_SPANS:]
-            ],
-        ]
+        [at, strip.name, [*map(encoded, strip.spans[-_MOST_SPANS:])]]
         for at, one in enumerate(models)
         for strip in one.strips
     ]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -43,22 +44,19 @@ def asset(name: str | Path, *parts: str) -> str:
     return "\n".join([tokens(), *texts] if own.suffix == ".css" else texts)
 
 
+# What a load or a request changes.
+_moving = attrgetter(
+    "name", "version", "state", "queued", "executing", "success_count", "fail_count"
+)
+
+
 def movement_of(server: Any, now_s: float, names: Collection[str] = ()) -> Hashable:
     """Return a value that changes with every load and every request to some models of a server, or to all.
 
     While a request is in flight it changes once a second, because its duration is shown.
     """
     return tuple(
-        (
-            one.name,
-            one.version,
-            one.state,
-            one.queued,
-            one.executing,
-            one.success_count,
-            one.fail_count,
-            int(now_s) if one.queued or one.executing else 0,
-        )
+        (*_moving(one), int(now_s) if one.queued or one.executing else 0)
         for one in server.models()
         if not names or one.name in names
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from nbtriton.common.checks import check, whole
 from nbtriton.common.errors import InvalidArgumentError
 from nbtriton.common.packages import data_frame
-from nbtriton.drawing.curve import Series
+from nbtriton.drawing.curve import Point, Series
 from nbtriton.drawing.table import Column, TableView, compact_html, in_units
 from nbtriton.lab.perf.curves import drawn_point
 from nbtriton.lab.perf.machine import Others
@@ -149,18 +149,15 @@ class Comparison(TableView):
 
     def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
         bundle = super(Comparison, self)._repr_mimebundle_(**options)
-        series = [
-            Series(
-                name,
-                tuple(
-                    replace(drawn_point(f"{index}.{number}", points[index]), load=number)
-                    for number, points in enumerate(self.rounds, 1)
-                    if points[index].request_count
-                ),
-                "round",
+
+        def drawn(index: int) -> tuple[Point, ...]:
+            return tuple(
+                replace(drawn_point(f"{index}.{number}", points[index]), load=number)
+                for number, points in enumerate(self.rounds, 1)
+                if points[index].request_count
             )
-            for index, name in enumerate(self.names)
-        ]
+
+        series = [Series(name, drawn(at), "round") for at, name in enumerate(self.names)]
         if any(one.points for one in series):
             columns, rows, verdict = self._table()
             rounds = curve_view(series, title="Comparison", finding=verdict).html

@@ -177,13 +177,8 @@ def _findings(models: Sequence[RepositoryModel], how: Mapping[str, Any]) -> Iter
         try:
             _check_versions(name, versions[name], by_name[name].versions)
             _check_members(name, read, failed)
-            done[name] = check_ensemble(
-                read[name],
-                max(versions[name]),
-                {**ensembles, **done},
-                versions,
-                by_name[name].directory,
-            )
+            known, folder = {**ensembles, **done}, by_name[name].directory
+            done[name] = check_ensemble(read[name], max(versions[name]), known, versions, folder)
         except TritonError as error:
             failed[name] = error
         yield _finding(name, read, done, failed)

@@ -39,14 +39,9 @@ class EnvironmentMagics(Magics):
             pillow
         """
         lines = (text.partition(" #")[0].strip() for text in (cell or "").splitlines())
-        made = environment(
-            options.name,
-            [
-                *map(unquoted, options.packages),
-                *(text for text in lines if not text.startswith("#")),
-            ],
-            on_progress=print,
-            **given_options(options, ENVIRONMENT),
-        )
+        packages = [*map(unquoted, options.packages)]
+        packages += [text for text in lines if not text.startswith("#")]
+        given = given_options(options, ENVIRONMENT)
+        made = environment(options.name, packages, on_progress=print, **given)
         MADE[options.name] = made.folder
         return made

@@ -40,30 +40,20 @@ def picture_of(scenario_run: ScenarioRun, *, hidden: bool = False) -> FigurePict
         for index, records in enumerate(scenario_run.records)
         for one in records.batches
     ]  # fmt: skip
-    models = tuple(
-        FigureModel(
-            model.name,
-            records.instances,
-            slots_per_instance(model.config),
-            is_ensemble(model.config),
-        )
-        for model, records in zip(scenario_run.scenario.models, scenario_run.records, strict=True)
-    )
-    span = scenario_run.span_ms
+    models = []
+    for model, records in zip(scenario_run.scenario.models, scenario_run.records, strict=True):
+        slots_each, ensemble = slots_per_instance(model.config), is_ensemble(model.config)
+        models.append(FigureModel(model.name, records.instances, slots_each, ensemble))
     if hidden:
         # The true length would reveal the answer; this one depends on the arrivals only.
         span = max(one.arrival_ms for one in requests) * 1.2 or 10.0
+        finding = f"{len(requests)} requests come. Which batches leave?"
+    else:
+        span, finding = scenario_run.span_ms, sentences.finding_of(scenario_run)
+    said = tuple(map(FigureMoment, moments.at_ms, moments.words))
+    title = scenario_run.scenario.title
     return FigurePicture(
-        scenario_run.scenario.title,
-        f"{len(requests)} requests come. Which batches leave?"
-        if hidden
-        else sentences.finding_of(scenario_run),
-        models,
-        requests,
-        tuple(batches),
-        tuple(FigureMoment(*each) for each in zip(moments.at_ms, moments.words, strict=True)),
-        span,
-        hidden,
+        title, finding, tuple(models), requests, tuple(batches), said, span, hidden
     )
 
 
@@ -75,36 +65,25 @@ def _request(
     slots: dict[int | str, SlotLife],
     moments: sentences.Moments,
 ) -> FigureRequest:
-    batch, key = one.batch, (one.model, one.number)
+    batch, key, ms = one.batch, (one.model, one.number), scenario_run.ms
     left_ns = batch.start_ns if batch is not None else one.answered_ns
     instances = scenario_run.records[index].instances
     life = slots.get(one.sequence) if one.sequence and batch is not None else None
+    slot, slot_ms = (life.slot, ms(life.begin_ns)) if life is not None else (-1, 0.0)
+    lane = instances.index(batch.instance) if batch is not None else -1
     wait_ms, latency_ms = (left_ns - one.arrival_ns) / 1e6, (one.answered_ns - one.arrival_ns) / 1e6
-    title = f"request {labels[key]}, rows {one.size}: came at {sentences.ms(scenario_run.ms(one.arrival_ns))} ms"
+    title = f"request {labels[key]}, rows {one.size}: came at {sentences.ms(ms(one.arrival_ns))} ms"
     if moments.words:
         title += f", waited {sentences.ms(wait_ms)} ms" if batch is not None else ""
         title += f", {one.error or 'answered'} after {sentences.ms(latency_ms)} ms"
-    end = moments.end.get(key, 0)
+    if is_ensemble(scenario_run.scenario.models[index].config):
+        left_ns = one.arrival_ns
+    arrive, end = moments.arrive.get(key, 0), moments.end.get(key, 0)
+    leave, client = moments.leave.get(key, end), one.number - 1 if not one.caller else -1
     return FigureRequest(
-        labels[key],
-        index,
-        instances.index(batch.instance) if batch is not None else -1,
-        scenario_run.ms(one.arrival_ns),
-        scenario_run.ms(
-            left_ns
-            if not is_ensemble(scenario_run.scenario.models[index].config)
-            else one.arrival_ns
-        ),
-        scenario_run.ms(one.answered_ns),
-        title,
-        bool(one.status),
-        life.slot if life is not None else -1,
-        scenario_run.ms(life.begin_ns) if life is not None else 0.0,
-        moments.arrive.get(key, 0),
-        moments.leave.get(key, end),
-        end,
-        one.number - 1 if not one.caller else -1,
-    )
+        labels[key], index, lane, ms(one.arrival_ns), ms(left_ns), ms(one.answered_ns), title,
+        bool(one.status), slot, slot_ms, arrive, leave, end, client,
+    )  # fmt: skip
 
 
 def _batch(
@@ -115,18 +94,11 @@ def _batch(
     labels: dict[tuple[str, int], str],
     moments: sentences.Moments,
 ) -> FigureBatch:
-    key = (one.model, one.requests[0])
-    return FigureBatch(
-        index,
-        instances.index(one.instance),
-        scenario_run.ms(one.start_ns),
-        scenario_run.ms(one.end_ns),
-        one.batch_size,
-        tuple(labels[one.model, number] for number in one.requests),
-        mark_of(one),
-        moments.leave[key],
-        moments.end[key],
-    )
+    key, lane = (one.model, one.requests[0]), instances.index(one.instance)
+    begin_ms, end_ms = scenario_run.ms(one.start_ns), scenario_run.ms(one.end_ns)
+    who = tuple(labels[one.model, number] for number in one.requests)
+    leave, end = moments.leave[key], moments.end[key]
+    return FigureBatch(index, lane, begin_ms, end_ms, one.batch_size, who, mark_of(one), leave, end)
 
 
 _COLUMNS = (

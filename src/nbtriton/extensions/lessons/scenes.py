@@ -61,7 +61,7 @@ def stage_scenes(picture: FigurePicture) -> list[Stage]:
 def _card(picture: FigurePicture, width: float, height: float, parts: list[Shape]) -> Shape:
     return figure(
         width, height, *parts, label=f"{picture.title}: {picture.finding}", title=picture.title,
-        cls="nbt-figure-svg", scales=False,
+        cls="nbt-figure-svg",
     )  # fmt: skip
 
 

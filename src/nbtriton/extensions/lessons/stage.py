@@ -202,13 +202,9 @@ def _reason_labels(
 
 
 def _deepest(picture: FigurePicture, own: Sequence[tuple[int, FigureRequest]]) -> int:
-    return max(
-        (
-            sum(one.arrive <= k < _queue_end(picture, one) for _, one in own)
-            for k in range(len(picture.moments))
-        ),
-        default=0,
-    )
+    waits = [(one.arrive, _queue_end(picture, one)) for _, one in own]
+    depths = (sum(begin <= at < end for begin, end in waits) for at in range(len(picture.moments)))
+    return max(depths, default=0)
 
 
 def _queue_end(picture: FigurePicture, one: FigureRequest) -> int:

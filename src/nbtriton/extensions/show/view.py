@@ -206,7 +206,7 @@ class FramesView(LiveView):
         image = shape("image", href=data, width=drawn.width, height=drawn.height)
         scene = figure(
             drawn.width, drawn.height, image, *drawn.over,
-            label=drawn.sentence, title=self.model_name, cls="nbt-frames-svg",
+            label=drawn.sentence, title=self.model_name, cls="nbt-frames-svg", scales=True,
         )  # fmt: skip
         names = [str(dict(one.attrs).get("data-name", "")) for one in drawn.over]
         text = "\n".join([drawn.sentence, *filter(None, names)])

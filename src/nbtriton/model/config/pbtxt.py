@@ -112,15 +112,13 @@ def _config_error(error: TextError, reader: Reader, text: str, source: str) -> C
     hint, field = _hint(detail, reader, text)
     # Protobuf counts bytes and tabs, and is already past a name when it looks it up; `column` points at the name.
     at = reader.before.start if _PAST.search(detail) else error.at
+    before = text[text.rfind("\n", 0, at) + 1 : at].encode("latin-1").decode(errors="replace")
     return ConfigError(
         f"failed to read text proto from {source}: {line}:{column}: {detail}",
         hint=hint,
         field=field,
         line=place(text, at)[0],
-        column=len(
-            text[text.rfind("\n", 0, at) + 1 : at].encode("latin-1").decode(errors="replace")
-        )
-        + 1,
+        column=len(before) + 1,
     )
 
 
