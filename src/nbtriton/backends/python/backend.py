@@ -176,13 +176,9 @@ class PythonBackend(Backend):
 
     def _model(self, context: ModelContext) -> PythonModel:
         reported = to_reported_dict(context.config)
+        text = json.dumps(reported, ensure_ascii=False, separators=COMPACT)
         return PythonModel(
-            context.name,
-            context.version,
-            context.source,
-            context.model_directory,
-            json.dumps(reported, ensure_ascii=False, separators=COMPACT),
-            self.code,
+            context.name, context.version, context.source, context.model_directory, text, self.code
         )
 
 

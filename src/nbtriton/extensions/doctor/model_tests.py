@@ -336,10 +336,8 @@ class _Tester:
             for turn in range(_ROUNDS):
                 picked = [(turn + index) % len(self._rows) for index in range(_ROWS)]
                 results = self._answers([self._rows[index] for index in picked])
-                if not all(
-                    self._equal(own, alone[index])
-                    for own, index in zip(results, picked, strict=True)
-                ):
+                pairs = zip(results, picked, strict=True)
+                if not all(self._equal(own, alone[index]) for own, index in pairs):
                     self._found(
                         "threads", "two instances that ran at once gave wrong answers", _FIXES["threads"]
                     )  # fmt: skip

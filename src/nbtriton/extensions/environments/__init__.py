@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2s
 from pathlib import Path
 from typing import Annotated, TypedDict, Unpack
@@ -125,12 +126,8 @@ def environment(
         if given["anew"] or not ready.is_file():
             _make(name, folder, interpreter, requirement_lines, uv, report)
         described = json.loads(ready.read_text(encoding="utf-8"))
-    return VirtualEnvironment(
-        name,
-        folder,
-        described["python"],
-        tuple((one, version) for one, version in described["packages"]),
-    )
+    installed = tuple((one, version) for one, version in described["packages"])
+    return VirtualEnvironment(name, folder, described["python"], installed)
 
 
 def _requirements(
@@ -271,11 +268,7 @@ def add_env(env: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    made = environment(
-        "environment",
-        arguments.packages,
-        on_progress=lambda line: print(line, file=sys.stderr),
-        **given_options(arguments, ENVIRONMENT),
-    )
+    report, given = partial(print, file=sys.stderr), given_options(arguments, ENVIRONMENT)
+    made = environment("environment", arguments.packages, on_progress=report, **given)
     print(made.folder)
     return 0

@@ -79,13 +79,10 @@ def forest_parameters(config: ModelConfig) -> ForestParameters:
     kind = model_type(config)
     allow_unknown_field = _flag(config, "xgboost_allow_unknown_field", default=False)
     output_class = _flag(config, "output_class", default=None)
+    threshold = _threshold(config) if output_class else 0.5
+    threads = _number(config, "cpu_nthread", -1)
     return ForestParameters(
-        kind,
-        predict_proba,
-        output_class,
-        _threshold(config) if output_class else 0.5,
-        allow_unknown_field,
-        _number(config, "cpu_nthread", -1),
+        kind, predict_proba, output_class, threshold, allow_unknown_field, threads
     )
 
 

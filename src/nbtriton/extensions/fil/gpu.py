@@ -95,12 +95,8 @@ def flatten(model: Any) -> FlatForest:
     leaves = np.cumsum([0, *(len(tree["outputs"]) for tree in trees[:-1])])
     starts = np.cumsum([0, *(len(tree["categories"]) for tree in trees[:-1])])
     for tree, root, leaf, start in zip(trees, roots, leaves, starts, strict=True):
-        for name, first in (
-            ("left", root),
-            ("right", root),
-            ("leaf", leaf),
-            ("category_at", start),
-        ):
+        firsts = {"left": root, "right": root, "leaf": leaf, "category_at": start}
+        for name, first in firsts.items():
             tree[name] = tree[name] + first
     classes = int(header.get_field("num_class")[0])
     ids = np.asarray(header.get_field("class_id"), np.int64)

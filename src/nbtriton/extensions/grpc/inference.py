@@ -267,11 +267,8 @@ class GrpcInference:
         request, contents = parsed
         version = read_version(request.model_version)
         signature = self._signature(request.model_name, version, unary)
-        return request, (
-            signature,
-            version,
-            requests.read_request(request, signature, leasing, contents),
-        )
+        call = requests.read_request(request, signature, leasing, contents)
+        return request, (signature, version, call)
 
     def _forward(self, metadata: Sequence[tuple[str, Any]], call: InferCall) -> None:
         forwards = self._forwards

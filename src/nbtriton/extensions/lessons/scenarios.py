@@ -294,13 +294,9 @@ def _arrival(given: object) -> Arrival:
     match = _ARRIVAL.fullmatch(str(given))
     if match is None:
         raise InvalidArgumentError(f"'{given}' is no arrival", hint=_FORM)
-    sequence = match["sequence"] or "0"
-    return Arrival(
-        float(match["at"]),
-        int(match["rows"] or 1),
-        match["model"] or "",
-        int(sequence) if sequence.isdecimal() else sequence,
-    )
+    text = match["sequence"] or "0"
+    sequence = int(text) if text.isdecimal() else text
+    return Arrival(float(match["at"]), int(match["rows"] or 1), match["model"] or "", sequence)
 
 
 def _check(arrival: Arrival, config: ModelConfig) -> None:

@@ -80,13 +80,8 @@ def moments_of(scenario_run: ScenarioRun) -> Moments:
     # A step without a wait arrives and leaves in one moment.
     for key, k in places["leave"].items():
         places["arrive"].setdefault(key, k)
-    return Moments(
-        tuple(group[0].at_ms for group in groups),
-        tuple(_sentence(group) for group in groups),
-        places["arrive"],
-        places["leave"],
-        places["end"],
-    )
+    at_ms, words = tuple(group[0].at_ms for group in groups), tuple(map(_sentence, groups))
+    return Moments(at_ms, words, places["arrive"], places["leave"], places["end"])
 
 
 _ONE_MOMENT = (("arrive", "arrive"), ("leave", "leave"), ("end", "end"), ("end", "respond"))

@@ -66,14 +66,13 @@ class SpanExport:
         )
         self._scope = InstrumentationScope("triton-server")
         url = options.url if "://" in options.url else f"http://{options.url}"
+        # The SDK refuses a batch larger than the queue; Triton's does not.
+        largest = min(options.bsp_max_export_batch_size, options.bsp_max_queue_size)
         self._processor = BatchSpanProcessor(
             OTLPSpanExporter(endpoint=url),
             max_queue_size=options.bsp_max_queue_size,
             schedule_delay_millis=options.bsp_schedule_delay,
-            # The SDK refuses a batch larger than the queue; Triton's does not.
-            max_export_batch_size=min(
-                options.bsp_max_export_batch_size, options.bsp_max_queue_size
-            ),
+            max_export_batch_size=largest,
         )
         self._offset_ns = 0
 

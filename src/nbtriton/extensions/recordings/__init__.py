@@ -350,12 +350,8 @@ class _Run:
         session = self._session
         for configuration, speed in product(configurations, speeds):
             session.apply(configuration)  # of the same one nothing
-            playing = replace(
-                session.base,
-                due_ns=due_times_ns(session.base.planned, speed),
-                speed=speed,
-                configuration=configuration,
-            )
+            due_ns = due_times_ns(session.base.planned, speed)
+            playing = replace(session.base, due_ns=due_ns, speed=speed, configuration=configuration)
             report = partial(self._report, playing)
             report(LevelProgress(0, 0, 0.0))
             self.latest = played = session.play(playing, report)

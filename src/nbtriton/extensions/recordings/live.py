@@ -345,9 +345,5 @@ def play_simulated(
     points = points_of(playing, done.windows, done.statistics, interrupted=done.interrupted)
     # Virtual clients are never late: each request arrives when it is due.
     sent = [each.recorded._replace(at_ns=due_ns) for each, due_ns in timed[: done.sent]]
-    return Played(
-        tuple(map(experiment.predicted, points)),
-        sent,
-        done.end_ns if done.interrupted else 0,
-        done.interrupted,
-    )
+    predicted = tuple(map(experiment.predicted, points))
+    return Played(predicted, sent, done.end_ns if done.interrupted else 0, done.interrupted)

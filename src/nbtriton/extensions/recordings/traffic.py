@@ -116,13 +116,9 @@ def planned_traffic(
             )
         options: CallOptions = {**each.options}  # type: ignore[typeddict-item]
         sequence_id = options.get("sequence_id")
-        planned.append(
-            Planned(
-                each,
-                Call(inputs, options, ends=bool(options.get("sequence_end")), model=model),
-                None if sequence_id is None else (model, sequence_id),
-            )
-        )
+        sequence = None if sequence_id is None else (model, sequence_id)
+        call = Call(inputs, options, ends=bool(options.get("sequence_end")), model=model)
+        planned.append(Planned(each, call, sequence))
     return planned
 
 

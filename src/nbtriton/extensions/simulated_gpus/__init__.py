@@ -524,12 +524,9 @@ class SimulatedDevice(Device):
             result = function()
             return self.settings.compute_ns(operation, clock.now_ns() - began)
 
-        duration = stream.launch(
-            _COMPUTE,
-            [array.allocation.access for array in reads],
-            [array.allocation.access for array in writes],
-            work,
-        )
+        read = [array.allocation.access for array in reads]
+        written = [array.allocation.access for array in writes]
+        duration = stream.launch(_COMPUTE, read, written, work)
         self.ledger.computed(stream.owner, self.name, operation, duration, simulated=True)
         return result
 

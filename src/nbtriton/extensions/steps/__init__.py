@@ -141,14 +141,9 @@ class Declaration:
         ]
         inputs = ", ".join(f"{one.name}={at}" for one, at in zip(specs[0], "xyz", strict=False))
         outputs = ", ".join(one.name.lower() for one in specs[1])
-        return [
-            *(
-                f"{key}={one.default}: {one.help}; {one.words}"
-                for key, one in self.parameters.items()
-            ),
-            " -> ".join(tensors),
-            f"{outputs} = {self.name}({inputs})",
-        ]
+        given = self.parameters.items()
+        lines = [f"{key}={one.default}: {one.help}; {one.words}" for key, one in given]
+        return [*lines, " -> ".join(tensors), f"{outputs} = {self.name}({inputs})"]
 
     def check(self, texts: Mapping[str, str]) -> None:
         """Check values of its parameters, and that the packages that it imports are there.

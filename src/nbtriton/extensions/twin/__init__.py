@@ -306,11 +306,8 @@ def _looks(client: Client[Any], seconds: float, observer: Observer | None) -> It
         yield document, (before_s + after_s) / 2, (after_s - before_s) / 2
         if observer is not None:
             elapsed_s = after_s - began_s
-            observer(
-                PerfProgress.step(
-                    look, _LOOKS, "statistics", elapsed_s, max(0.0, seconds - elapsed_s)
-                )
-            )
+            left_s = max(0.0, seconds - elapsed_s)
+            observer(PerfProgress.step(look, _LOOKS, "statistics", elapsed_s, left_s))
 
 
 def _call_us(client: Client[Any]) -> tuple[float, float]:
