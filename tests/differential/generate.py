@@ -559,8 +559,8 @@ def calls(rng: Rng, tag: str, count: int) -> Iterator[Scenario]:
     caller = python(
         f"calls_{tag}", actors.CALLS, ("SCRIPT STRING [1]",), ("REPORT STRING [1]",), mbs=0
     )
-    kinds = steps(f"{tag}_called")
-    stream = stream_model(f"{tag}_called")
+    kinds = steps(tag)
+    stream = stream_model(f"{tag}_plain")
     reporting = python(
         f"reporting_{tag}",
         sources.REQUEST,

@@ -123,6 +123,8 @@ Start = Callable[..., contextlib.AbstractContextManager[tuple[Side, Side]]]
 def start(reference, tmp_path: Path) -> Start:
     @contextlib.contextmanager
     def started(prepare: Callable[[Path], None], *flags: str) -> Iterator[tuple[Side, Side]]:
+        # Its processes write no byte code, for which their models would be loaded again.
+        python = reference.shared_python(tmp_path / "python")
         with contextlib.ExitStack() as stack:
             sides = []
             for name in ("real", "ours"):
@@ -132,7 +134,7 @@ def start(reference, tmp_path: Path) -> Start:
                 prepare(folder)
                 more = (f"--model-repository={folder / 'two'}", COMPLETE, *flags)
                 server = stack.enter_context(
-                    reference.server(folder / "one", *more)
+                    reference.server(folder / "one", *more, python=python)
                     if name == "real"
                     else launch_ours(folder / "one", *more)
                 )

@@ -388,7 +388,8 @@ def test_the_control_and_the_real_server_report_the_same(reference, server, tmp_
     for root in roots:
         _write_odd_repository(root)
     control = server.load_repository(roots[1], control_mode="explicit")
-    with reference.server(roots[0], "--model-control-mode=explicit") as real:
+    python = reference.shared_python(tmp_path / "python")
+    with reference.server(roots[0], "--model-control-mode=explicit", python=python) as real:
         client = HttpClient(real.http_url, 250)
         steps = [
             *(("load", name, None) for name in _ODD),
