@@ -96,6 +96,8 @@ def install(directory: Path, packages: Sequence[str]) -> None:
         "--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-compile",
         "-c", "constraints.txt",
     ]  # fmt: skip
+    # The one that Python brings may read what is known of each package again for each other package.
+    quietly([*command, "pip>=26"])
     for package in packages:
         command += ["-e", package] if package.startswith(".") else [package]
     log: list[str] = []

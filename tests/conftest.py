@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import resource
@@ -110,11 +111,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Leave the collected tests and modules to no garbage collection: at ten thousand tests each takes half a second."""
+    """Leave the collected tests and modules to no garbage collection: at ten thousand tests each takes half a second.
+
+    Loggers of torch propagate: pytest adds two handlers to each of 42 that do not, three times a test.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        for name, logger in logging.root.manager.loggerDict.items():
+            if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+                logger.propagate = True
         gc.freeze()
         gc.enable()
 
