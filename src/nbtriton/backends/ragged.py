@@ -125,17 +125,16 @@ def layout(config: ModelConfig) -> Layout:
                     field=f"batch_output[{index}]",
                 )
             batch_outputs[name] = BatchOutput(source, shape)
-    return Layout(
-        frozenset(name for name, spec in inputs.items() if spec.allow_ragged_batch),
-        tuple(
-            BatchInput(name, enum_name(made, "kind"), _DTYPES[enum_name(made, "data_type")], source)
-            for made in config.batch_input
-            for source in made.source_input
-            for name in made.target_name
-        ),
-        batch_outputs,
-        {spec.name: spec.dims[0] for spec in inputs.values() if spec.is_shape_tensor and batching},
+    batch_inputs = tuple(
+        BatchInput(name, enum_name(made, "kind"), _DTYPES[enum_name(made, "data_type")], source)
+        for made in config.batch_input
+        for source in made.source_input
+        for name in made.target_name
     )
+    ragged = frozenset(name for name, spec in inputs.items() if spec.allow_ragged_batch)
+    shapes = [spec for spec in inputs.values() if spec.is_shape_tensor and batching]
+    sizes = {spec.name: spec.dims[0] for spec in shapes}
+    return Layout(ragged, batch_inputs, batch_outputs, sizes)
 
 
 def batch_input_names(config: ModelConfig) -> list[str]:

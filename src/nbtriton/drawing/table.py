@@ -138,11 +138,9 @@ def table_html(
     width_em = SENTENCE_EM if sum(sentences) < 3 else 9
     for head, right, sentence in zip(heads, numeric, sentences, strict=True):
         least = f"min-width:{width_em}em;" if sentence else ""
-        unit = (
-            f' <br><span style="font-weight:400;opacity:.8">{escape(head.unit)}</span>'
-            if head.unit
-            else ""
-        )
+        unit = ""
+        if head.unit:
+            unit = f' <br><span style="font-weight:400;opacity:.8">{escape(head.unit)}</span>'
         parts.append(
             f'<th scope="col" style="{_align(right)}{least}padding:4px {padding_px}px;vertical-align:bottom;'
             f'border-bottom:{_RULE}">{escape(head.label)}{unit}</th>'

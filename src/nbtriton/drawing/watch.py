@@ -479,11 +479,9 @@ def watch_html(models: Sequence[ModelActivity], traffic: str = "", *, span_s: fl
     columns, rows = watch_table(models)
     table = f'<div style="overflow-x:auto">{table_html(columns, rows, cls="nbt-watch-table")}</div>'
     said = watch_finding(models, traffic, span_s=span_s)
-    finding = (
-        f'<p style="margin:2px 0 6px;max-width:{WIDTHS[2]:g}px;font-size:14px;font-weight:600">{escape(said)}</p>'
-        if said
-        else ""
-    )
+    finding = ""
+    if said:
+        finding = f'<p style="margin:2px 0 6px;max-width:{WIDTHS[2]:g}px;font-size:14px;font-weight:600">{escape(said)}</p>'
     return (
         f'<div class="nbt-watch nbt-static">{finding}{fitting(watch_scenes(models, span_s=span_s))}'
         f"<details><summary>the numbers as a table</summary>{table}</details></div>"

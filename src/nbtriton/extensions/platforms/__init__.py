@@ -153,11 +153,9 @@ _TEMPLATE = Path(__file__).parent / "ray_serve.py.txt"
 def ray_serve(repository: Path, models: Sequence[str], _on: bool) -> Mapping[str, str]:
     """Return ``ray_serve.py`` for a repository."""
     needs = needs_of(repository, models)
-    replicas = (
-        "    num_replicas=1,  # a model has sequences, whose state is in one replica\n"
-        if needs.stateful
-        else ""
-    )
+    replicas = ""
+    if needs.stateful:
+        replicas = "    num_replicas=1,  # a model has sequences, whose state is in one replica\n"
     text = _TEMPLATE.read_text(encoding="utf-8")
     given = {"VERSION": __version__, "CPUS": str(needs.cpus), "GPUS": str(needs.gpus)}
     for name, value in given.items():

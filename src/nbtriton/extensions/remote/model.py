@@ -143,11 +143,6 @@ def remote(url: str, **options: Unpack[RemoteSettings]) -> RemoteModel:
     """
     found = read_settings("a remote model", REMOTE, options)
     address = address_of(url, found["protocol"])
-    return RemoteModel(
-        f"{address.protocol}://{address.place}",
-        found["model"] or "",
-        found["version"] or -1,
-        found["timeout_s"],
-        found["retries"],
-        found["shared_memory_bytes"],
-    )
+    where, name, version = f"{address.protocol}://{address.place}", found["model"], found["version"]
+    limits = found["timeout_s"], found["retries"], found["shared_memory_bytes"]
+    return RemoteModel(where, name or "", version or -1, *limits)

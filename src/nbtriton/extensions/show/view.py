@@ -181,16 +181,13 @@ class FramesView(LiveView):
 
     def _say(self, result: Any, names: Sequence[str]) -> str:
         number = int(result["INDEX"].flat[0]) if "INDEX" in result else self._received - 1
-        at = (
-            f", at {result['TIMESTAMP_MS'].flat[0] / 1000:.2f} s"
-            if "TIMESTAMP_MS" in result
-            else ""
-        )
+        at = ""
+        if "TIMESTAMP_MS" in result:
+            at = f", at {result['TIMESTAMP_MS'].flat[0] / 1000:.2f} s"
         dropped = int(result.parameters.get("dropped", 0))
         parts = [f"{self.model_name}: frame {number}{at}"]
-        parts += (
-            [f"{len(names)} boxes" if len(names) != 1 else "1 box"] if "BOXES" in result else []
-        )
+        if "BOXES" in result:
+            parts.append(f"{len(names)} boxes" if len(names) != 1 else "1 box")
         parts += [f"{dropped} dropped"] if dropped else []
         end = f"failed: {self._problem}" if self._problem else "ended" * self.ended.is_set()
         return "; ".join([*parts, *filter(None, [end])])

@@ -261,11 +261,9 @@ class Tuning:
         }
         data = json.dumps({"0": config_cells(changed)} if changed else {})
         keys = [str(at) for at in range(len(rows))]
-        change = (
-            f"{_PRE}{escape(self.difference)}</pre>{advice_html(*apply)}"
-            if self.difference
-            else "<p>It is the configuration of today.</p>"
-        )
+        change = "<p>It is the configuration of today.</p>"
+        if self.difference:
+            change = f"{_PRE}{escape(self.difference)}</pre>{advice_html(*apply)}"
         rest = (
             f"{notes_html(self.notes)}{change}<details><summary>{escape(self.headline)}</summary>"
             f"{compact_html(columns, cells, first, keys=keys)}</details>"

@@ -131,17 +131,10 @@ def traffic_of(first: Entry | None, last: Entry, seconds: float) -> Traffic:
         failed = _failures(last)
     if served is None:
         return Traffic(0, failed, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    requests = served.success_count
-    return Traffic(
-        requests,
-        failed,
-        requests / seconds,
-        served.inference_count / requests if requests else 0.0,
-        served.mean_batch_size,
-        served.queue_us,
-        served.accounted_us - served.queue_us,
-        served.request_us,
-    )
+    requests, queue_us = served.success_count, served.queue_us
+    rows = served.inference_count / requests if requests else 0.0
+    times_us = queue_us, served.accounted_us - queue_us, served.request_us
+    return Traffic(requests, failed, requests / seconds, rows, served.mean_batch_size, *times_us)
 
 
 def _sums(entry: Entry) -> dict[int, tuple[int, int]]:
