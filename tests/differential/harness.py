@@ -250,7 +250,8 @@ class _Side:
         asked = {scenario.waits_on or send.model or scenario.target for send, _ in sent}
 
         def accounted() -> bool:
-            return sum(p.done() for _, p in sent) + sum(map(self.waiting, asked)) >= len(sent)
+            left = len(sent) - sum(p.done() for _, p in sent)
+            return left <= 0 or sum(map(self.waiting, asked)) >= left
 
         until(accounted, scenario.settle_s)
 
@@ -594,7 +595,10 @@ class OurSide(_Side):
         return Pending(answer, done.is_set, future.cancel)
 
     def waiting(self, model: str) -> int:
-        return sum(m.queued for m in self.server.snapshot().models if m.name == model)
+        # Not the snapshot of the server: it is asked for each request, and has all models.
+        entry = self.server.engine.registry.entries.get(model)
+        slots = () if entry is None else entry.slots.values()
+        return sum(slot.runtime.snapshot(slot.state, slot.reason).queued for slot in slots)
 
     def statistics(self, model: str) -> dict[str, Any]:
         return sum_of(self.server.statistics(model)["model_stats"])

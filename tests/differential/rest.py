@@ -57,7 +57,7 @@ class Threads:
 
     def _has_slept(self, thread: str, ran_ns: dict[str, int]) -> bool:
         try:
-            if self._stat(thread).rpartition(b")")[2].split(None, 1)[0] == b"S":
+            if b") S " in self._stat(thread):
                 return True
             with open(f"{self._folder}/{thread}/schedstat", "rb", 0) as file:  # noqa: PTH123
                 now = int(file.read().split()[0])
