@@ -83,9 +83,10 @@ def descendants_s() -> float:
     ticks = 0
     pids = {os.getpid()}
     # A parent's process id is nearly always lower than its children's.
-    for number in sorted(int(path.name) for path in _PROC.glob("[0-9]*")):
-        with suppress(OSError):  # the process has ended
-            fields = (_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()
+    # With a Path for each process this takes three times as long.
+    for number in sorted(int(name) for name in os.listdir(_PROC) if name.isdigit()):  # noqa: PTH208
+        with suppress(OSError), open(f"{_PROC}/{number}/stat", "rb") as stat:  # noqa: PTH123 - the process may have ended
+            fields = stat.read().rpartition(b")")[2].split()
             if int(fields[1]) in pids:
                 pids.add(number)
                 # utime, stime, cutime, cstime
