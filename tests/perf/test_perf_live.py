@@ -643,6 +643,22 @@ def test_a_swept_model_that_never_ran_is_named(ensemble):
     )
 
 
+def test_a_swept_model_that_was_unloaded_meanwhile_loses_no_level(ensemble):
+    def unload(progress):
+        if progress.window:
+            ensemble.unload("plain")
+
+    def plain(IN: "FP32[4]") -> {"OUT": "FP32[4]"}:
+        return {"OUT": IN}
+
+    load(ensemble, plain)
+    report = nt.perf(
+        ensemble, "first", request_count=5, instances=1, sweep_models=["plain"], observer=unload
+    )
+    assert report.points[0].request_count == 5
+    assert not any("ran 0 times" in note for note in report.notes)
+
+
 # --- interrupts ----------------------------------------------------------------------------------
 
 

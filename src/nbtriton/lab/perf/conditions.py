@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from nbtriton.common.errors import TritonError
 from nbtriton.lab.perf.measure import Level
 from nbtriton.lab.perf.point import PerfPoint, describe
 from nbtriton.lab.perf.progress import LevelProgress
@@ -166,14 +167,17 @@ class SweptModels:
     def __init__(self, server: Server, model: str, names: Sequence[str]) -> None:
         self._server = server
         self._model = model
-        self._inferences = self._before = dict.fromkeys(names, 0)
+        self._inferences = self._before = dict.fromkeys(names, 0.0)
 
     def begin(self) -> None:
         self._before = {name: self._counted(name) for name in self._inferences}
 
     def end(self, level: Level, point: PerfPoint | None) -> PerfPoint | None:  # noqa: ARG002
         for name, count in self._before.items():
-            self._inferences[name] += self._counted(name) - count
+            try:
+                self._inferences[name] += self._counted(name) - count
+            except TritonError:  # it was unloaded meanwhile
+                self._inferences[name] = math.nan
         return point
 
     def notes(self) -> tuple[str, ...]:
@@ -190,7 +194,7 @@ class SweptModels:
             ),
         )
 
-    def _counted(self, name: str) -> int:
+    def _counted(self, name: str) -> float:
         return sum(each["inference_count"] for each in self._server.statistics(name)["model_stats"])
 
 
