@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from nbtriton.common.checks import CALL, NAME, check, number, optional, whole
-from nbtriton.common.errors import NotFoundError, UnsupportedError, nearest
+from nbtriton.common.errors import NotFoundError, TritonError, UnsupportedError, nearest
 from nbtriton.common.packages import data_frame
 from nbtriton.drawing.numbers import counted, measure
 from nbtriton.extensions.twin.statistics import (
@@ -375,6 +375,8 @@ def _measured(
         if is_ensemble(config) or config.model_transaction_policy.decoupled:
             continue
         measured = profile(None, name, url=url, duration_s=seconds, observer=observer)
+        if measured.failure:
+            raise TritonError(measured.failure)
         found[name] = measured.models[name]
     return found
 
