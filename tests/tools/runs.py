@@ -20,6 +20,7 @@ from bench.processes import free_ports
 from nbtriton.extensions.verify.install import ensure_reference
 from nbtriton.extensions.verify.reference import environment_with
 from tests.frontends.models import WORDS_CONFIG
+from tests.page.conftest import FLAGS
 from tests.tools.environments import Environment
 from tests.tools.newer_glibc import command_of
 from tests.tools.perf_analyzer import ON_TRITON, OPENAI, Addresses, Analyzer, write_models
@@ -256,7 +257,7 @@ def _marimo_in_a_browser(environment: Environment) -> str:
     try:
         assert until(lambda: _answers(port), TIMEOUT_S / 5), "marimo did not answer"
         with sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+            browser = driver.chromium.launch(executable_path=browser_path, args=FLAGS)
             for scheme in ("light", "dark"):
                 _look_at_marimo(browser, port, scheme)
             browser.close()
