@@ -194,7 +194,7 @@ class SweptModels:
             ),
         )
 
-    def _counted(self, name: str) -> float:
+    def _counted(self, name: str) -> int:
         return sum(each["inference_count"] for each in self._server.statistics(name)["model_stats"])
 
 
