@@ -530,10 +530,16 @@ class _Picture:
         dash, cls = (None, "nbt-best") if top.best else ("3 3", "nbt-highest")
         parts = [
             shape(
-                "circle", cx=round(x, 1), cy=round(y, 1), r=9, stroke_width=1.6,
-                stroke_dasharray=dash, data_ring=one.key(point), **ink(None, "fg", cls),
+                "circle",
+                cx=round(x, 1),
+                cy=round(y, 1),
+                r=9,
+                stroke_width=1.6,
+                stroke_dasharray=dash,
+                data_ring=one.key(point),
+                **ink(None, "fg", cls),
             )
-        ]  # fmt: skip
+        ]
         if not panel.latency:
             words = f"{self.ring}: {measure(point.throughput)}"
             above = y - 13

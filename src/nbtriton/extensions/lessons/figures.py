@@ -81,9 +81,21 @@ def _request(
     arrive, end = moments.arrive.get(key, 0), moments.end.get(key, 0)
     leave, client = moments.leave.get(key, end), one.number - 1 if not one.caller else -1
     return FigureRequest(
-        labels[key], index, lane, ms(one.arrival_ns), ms(left_ns), ms(one.answered_ns), title,
-        bool(one.status), slot, slot_ms, arrive, leave, end, client,
-    )  # fmt: skip
+        labels[key],
+        index,
+        lane,
+        ms(one.arrival_ns),
+        ms(left_ns),
+        ms(one.answered_ns),
+        title,
+        bool(one.status),
+        slot,
+        slot_ms,
+        arrive,
+        leave,
+        end,
+        client,
+    )
 
 
 def _batch(
