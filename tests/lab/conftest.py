@@ -51,7 +51,7 @@ RECORD = """() => {
 
 IDLE = """(name) => {
     const { path, sessionContext } = window.jupyterapp?.shell?.currentWidget?.context ?? {};
-    return path === name && sessionContext.session?.kernel?.status === "idle" && document.querySelector(".jp-CodeCell");
+    return path === name && sessionContext.kernelDisplayStatus === "idle" && document.querySelector(".jp-CodeCell");
 }"""
 
 
