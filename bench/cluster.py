@@ -1,9 +1,11 @@
 """Instances on a Ray of two nodes, beside the same actor in a bare loop: ``make cluster``.
 
 It starts two nodes on this machine, prints a line for each measurement, and ends them. Both sides of a comparison run in
-turn, and what is compared is the median of the rounds. A step in the real tritonserver, instances by load, the end of a
-kernel and lost nodes follow. The status is 1 if a line missed what is asked. Ray listens to every network unless its
-address is 127.0.0.1, of which it makes another one: where the system allows it, all of it runs in a network of its own.
+turn, and what is compared is the median of the rounds. A step in the real tritonserver, instances by load, plans, the end
+of a kernel and lost nodes follow; then a third node joins for many small actors, and the tests of these extensions, the
+examples, the differential suite and the twins run by their own commands. The status is 1 if a line missed what is asked.
+Ray listens to every network unless its address is 127.0.0.1, of which it makes another one: where the system allows it,
+all of it runs in a network of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import sys
 import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter, process_time, sleep
@@ -32,6 +34,7 @@ import nbtriton as nt
 from bench.processes import cpu_s, family, lives
 from nbtriton.extensions.verify.install import ensure_reference
 from nbtriton.serving.clients.http import HttpClient
+from nbtriton.types import Profile
 
 __all__ = ["main"]
 
@@ -128,18 +131,18 @@ class TwoNodes:
             object_store_memory=_STORE, _node_ip_address=_HOST, logging_level="error",
         )  # fmt: skip
         self.address = str(ray.get_runtime_context().gcs_address)
-        self._start()
+        self.second = self._start("second", 2)
+        self._wait(2)
 
-    def _start(self) -> None:
+    def _start(self, name: str, cpus: int) -> subprocess.Popen[bytes]:
         command = (
-            f"-m ray.scripts.scripts start --block --address={self.address} --node-ip-address={_HOST} --num-cpus=2 "
+            f"-m ray.scripts.scripts start --block --address={self.address} --node-ip-address={_HOST} --num-cpus={cpus} "
             f"--object-store-memory={_STORE} --disable-usage-stats"
         )
-        self.second = subprocess.Popen(
-            [sys.executable, *command.split(), '--resources={"second": 9}'],
+        return subprocess.Popen(
+            [sys.executable, *command.split(), f'--resources={{"{name}": 9}}'],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        self._wait(2)
 
     def _wait(self, nodes: int) -> None:
         import ray
@@ -152,15 +155,24 @@ class TwoNodes:
 
     def lose(self) -> None:
         """Kill the second node, with all its processes."""
-        for pid in family(self.second.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.second.wait()
+        _kill(self.second)
 
     def replace(self) -> None:
         """Add a node in the place of the second one, once Ray has missed that."""
         self._wait(1)
-        self._start()
+        self.second = self._start("second", 2)
+        self._wait(2)
+
+    @contextmanager
+    def crowd(self) -> Iterator[None]:
+        """Add a node with room for the actors of hundreds of models, until the block ends."""
+        third = self._start("third", 400)
+        try:
+            self._wait(3)
+            yield
+        finally:
+            _kill(third)
+            self._wait(2)
 
     def close(self) -> None:
         """End both."""
@@ -168,6 +180,13 @@ class TwoNodes:
 
         ray.shutdown()
         self.lose()
+
+
+def _kill(node: subprocess.Popen[bytes]) -> None:
+    for pid in family(node.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    node.wait()
 
 
 def one_at_a_time(call: Callable[[], object], count: int) -> float:
@@ -463,6 +482,37 @@ def capacity(server: nt.Server) -> None:
         server.unload(name)
 
 
+def thousand() -> None:
+    """A fleet of a thousand instances for ten million requests an hour, and one more for the loss of a node."""
+    slow = Profile.declared({"bert": {1: 600, 8: 2400}}, {"bert": "dynamic_batching { }"})
+    machines = {"eight": {"instances": 8, "price_per_hour": 12.0}}
+    began = process_time()
+    found = nt.capacity(slow, request_rate=1e7 / 3600, p99_ms=4000, machines=machines, losses=1)
+    fleet, spent = found.chosen, process_time() - began
+    say(
+        f"a plan for ten million requests an hour: {fleet.nodes * fleet.instances:,} instances on {fleet.nodes} nodes, "
+        f"{spent:.1f} s of one core (at most 60)",
+        spent <= 60 and 800 < fleet.nodes * fleet.instances < 1200,
+    )
+
+
+def run(words: str, _: nt.Server, cluster: TwoNodes) -> None:
+    """Run a program with one node more, and print what it prints; its last line says what it found."""
+    last = ""
+    with (
+        cluster.crowd(),
+        subprocess.Popen(
+            [sys.executable, *words.split()], env=os.environ | {"RAY_ADDRESS": cluster.address},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    say(f"{words}: {last}", not process.returncode)
+
+
 def end_of_a_kernel(address: str) -> None:
     """Kill a kernel with two actors."""
     config = _CONFIG.format(count=2, resources="CPU=1")
@@ -496,6 +546,11 @@ _PARTS: dict[str, Callable[[nt.Server, TwoNodes], object]] = {
     "capacity": lambda server, _: capacity(server),
     "end": lambda _, cluster: end_of_a_kernel(cluster.address),
     "faults": lambda server, cluster: lose_nodes(server, cluster, 20, 20_000),
+    "thousand": lambda *_: thousand(),
+    "tests": partial(run, "-m pytest -q tests/ray tests/remote tests/autoscale tests/platforms"),
+    "examples": partial(run, "-m tests.examples --isolation ray"),
+    "differential": partial(run, "-m tests.differential --cases 12 --isolation ray"),
+    "twin": partial(run, "-m bench.twin"),
 }
 
 
