@@ -352,7 +352,7 @@ def ours(repository: Path) -> Iterator[tuple[Ask, Callable[[str], None]]]:
     with nbtriton.Server(isolation=isolation) as server:
         control = server.load_repository(repository, control_mode="explicit", load_models=["a"])
         control.load("b")
-        assert server.models()[1].isolation == "process"
+        assert server.models()[1].isolation == ("ray" if ISOLATION == "ray" else "process")
 
         def ask(name: str, probe: str) -> Any:
             answer = server.infer(name, {"IN": [probe]})
