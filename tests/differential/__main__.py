@@ -90,6 +90,9 @@ def main(arguments: list[str]) -> int:
     os.environ["NBTRITON_CASES"] = str(options.cases)
     os.environ["NBTRITON_SEED"] = str(options.seed)
     os.environ["NBTRITON_ISOLATION"] = options.isolation
+    if options.isolation == "ray":
+        # Hundreds of actors take a second of a processor each to start: no test hangs that waits for some.
+        flags += ["-o", "faulthandler_timeout=1800"]
     tally = Tally()
     status = pytest.main(
         [str(FOLDER), "-m", "reference", "-q", "--no-header", "--tb=short", *flags], plugins=[tally]
