@@ -60,7 +60,9 @@ def launch_ours(
 ) -> AbstractContextManager[RunningServer]:
     """Run ``nbtriton serve`` in a process of its own."""
     command = [sys.executable, "-m", "nbtriton", "serve", f"--isolation={ISOLATION}", *flags]
-    return launch(command, repository, os.environ, log=log)
+    # An actor for each instance takes seconds of a processor to start.
+    timeout_s = 900 if ISOLATION == "ray" else 90
+    return launch(command, repository, os.environ, log=log, timeout_s=timeout_s)
 
 
 def kill(server: RunningServer) -> None:
