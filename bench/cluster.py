@@ -489,6 +489,7 @@ def thousand() -> None:
     began = process_time()
     found = nt.capacity(slow, request_rate=1e7 / 3600, p99_ms=4000, machines=machines, losses=1)
     fleet, spent = found.chosen, process_time() - began
+    assert fleet is not None
     say(
         f"a plan for ten million requests an hour: {fleet.nodes * fleet.instances:,} instances on {fleet.nodes} nodes, "
         f"{spent:.1f} s of one core (at most 60)",
