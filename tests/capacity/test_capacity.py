@@ -182,6 +182,9 @@ def test_what_was_simulated_until_an_interrupt_or_an_error_is_returned(error):
     assert (found.interrupted, not found.failure) == (interrupted, interrupted)
     assert 1 <= len(found.fleets) <= 2
     assert found.headline.endswith("interrupted" if interrupted else "ended by an error")
+    cheap = plan(p99_ms=1, observer=interrupt).headline  # too low for any
+    assert "no fleet" not in cheap
+    assert "none of the fleets that were simulated serves" in cheap
     assert ("note: ended before" in found._repr_mimebundle_()["text/plain"]) != interrupted
     most = 0
     with pytest.raises(type(error)):

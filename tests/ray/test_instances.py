@@ -12,6 +12,7 @@ from nbtriton.common.errors import TritonError
 from nbtriton.extensions.ray import cluster
 from nbtriton.lab.explain.timeline import read_timeline
 from nbtriton.widgets.dag import DagView
+from tests.until import until
 from tests.workers.conftest import ARRAY, CONFIG, MODELS
 from tests.workers.test_instances import *  # noqa: F403 - they are run again
 
@@ -94,5 +95,18 @@ def test_the_node_its_bytes_and_the_time_of_the_way_are_told(server):
     assert lanes.lanes == (f"{new.node}: {lanes.instances[0]}",)
     assert lanes.bars[-1].lane == 0
     assert new.node in " ".join(nbtriton.why(server, "apart").findings)
-    (found,) = (one for one in nbtriton.doctor(server, "apart").findings if "elsewhere" in one.text)
-    assert "too small to be sent away" in found.cause
+
+
+def test_a_model_that_is_too_small_to_be_sent_away_is_told(server):
+    config = CONFIG.format(name="small", isolation="ray")
+    server.load(config, model=MODELS / "probe" / "1" / "model.py")
+
+    def found() -> list[str]:
+        server.infer("small", {"IN": np.ones(50_000, np.float32)}, parameters={"program": "double"})
+        findings = nbtriton.doctor(server, "small").findings
+        return [one.cause for one in findings if "elsewhere" in one.text]
+
+    # The sums of all ways and executions are compared: one of these may take long on a busy machine.
+    assert until(found)
+    assert "too small to be sent away" in found()[0]
+    assert server.unload("small", timeout_s=None)

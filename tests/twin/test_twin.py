@@ -261,6 +261,23 @@ def test_a_short_load_measures_what_statistics_do_not_say(far: nt.Server):
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("least", [1, 3])  # before and after each size of a batch was measured once
+def test_ctrl_c_in_the_short_load_ends_it_and_is_told(far: nt.Server, least: int):
+    stopped = []
+
+    def interrupt(progress):
+        if progress.what != "statistics" and progress.level == least:
+            stopped.append(progress.what)
+            raise KeyboardInterrupt
+
+    far.infer("slow", {"IN": np.ones((1, 1), np.float32)})
+    found = nt.twin(url_of(far), "slow", duration_s=0.1, measure_s=0.3, observer=interrupt)
+    assert found.interrupted
+    assert found.headline.endswith(", interrupted")
+    assert len(stopped) == 1
+
+
+@pytest.mark.medium
 def test_a_stop_while_the_statistics_are_read_makes_the_rates_a_range(far: nt.Server, monkeypatch):
     jumped_s = 0.0
 

@@ -142,7 +142,8 @@ class Capacity:
                 each.p99_ms for each in self.fleets if each.outcome not in ("overloaded", "failed")
             ]
             lowest = f": the lowest p99 is {measure(min(known))} ms" if known else ""
-            return f"{self.model}: no fleet serves {load}{lowest}{ends}"
+            none = "none of the fleets that were simulated serves" if ends else "no fleet serves"
+            return f"{self.model}: {none} {load}{lowest}{ends}"
         sure = "" if one.outcome == "predicted" else f" ({one.outcome})"
         return (
             f"{self.model}: {one.name} ({count(one.nodes * one.instances)} in all) serve {load}: p99 {measure(one.p99_ms)} ms, "

@@ -260,8 +260,8 @@ def twin(
         notes.append(
             f"the statistics took long to be read, so that a rate may be {least} {most} of what is said"
         )
-    if given["measure_s"] is not None:
-        models = _measured(where, configs, models, given["measure_s"], observer)
+    if given["measure_s"] is not None and not interrupted:
+        interrupted = _measure(where, configs, models, given["measure_s"], observer)
     ensembles = {
         name: format_pbtxt(config)
         for name, config in configs.items()
@@ -362,23 +362,29 @@ def _profile(config: ModelConfig, times: Mapping[int, Times], at_once: int) -> M
     return ModelProfile(format_pbtxt(config), "remote", points)
 
 
-def _measured(
+def _measure(
     url: str,
     configs: Mapping[str, ModelConfig],
-    models: Mapping[str, ModelProfile],
+    models: dict[str, ModelProfile],
     seconds: float,
     observer: Observer | None,
-) -> dict[str, ModelProfile]:
-    """Return the models with the times of a short load of each."""
-    found = dict(models)
+) -> bool:
+    """Give the models the times of a short load of each; return True if the user stopped it."""
     for name, config in configs.items():
         if is_ensemble(config) or config.model_transaction_policy.decoupled:
             continue
-        measured = profile(None, name, url=url, duration_s=seconds, observer=observer)
+        try:
+            measured = profile(None, name, url=url, duration_s=seconds, observer=observer)
+        except KeyboardInterrupt:
+            if not models:
+                raise
+            return True
         if measured.failure:
             raise TritonError(measured.failure)
-        found[name] = measured.models[name]
-    return found
+        models[name] = measured.models[name]
+        if measured.interrupted:
+            return True
+    return False
 
 
 def _seen(
