@@ -28,7 +28,7 @@ help:
 	@echo "make check ROOM=engine"
 	@echo "             style, types and the fast tests of one folder of tests/: half a minute"
 	@echo "make test-fast"
-	@echo "             what needs no other server, browser or notebook: two minutes on two processors"
+	@echo "             what needs no other server, browser or notebook: a minute and a half on two processors"
 	@echo "make test    style, types, layers and the whole test suite, on all processors"
 	@echo "             (PYTEST_FLAGS=\"--shuffle tests/engine\"; NBTRITON_SEED=free for other random cases)"
 	@echo "make bench   what everything costs, beside the real server or a bare loop; one of them:"
@@ -46,6 +46,8 @@ help:
 	@echo "make examples"
 	@echo "             Triton's client and python backend examples against nbtriton serve, a line each"
 	@echo "             (EXAMPLES_FLAGS=\"--client-source DIR --python-backend-source DIR\" or --real)"
+	@echo "make cluster"
+	@echo "             instances on a Ray of two nodes beside bare Ray, and what is held to be the same there: an hour"
 	@echo "make hosts   the views in Notebook 7, in marimo and (with npm) by VS Code's renderer, in a headless Chromium"
 	@echo "make types   pyright, strict, on a user's program (mypy is part of make test)"
 	@echo "make scripts types and style of the widgets' JavaScript (needs node and npm)"
@@ -142,9 +144,9 @@ gpu: $(VENV)/.test
 bench-stages: $(VENV)/.test
 	@$(BIN)/python -m bench.stages
 
-# Instances on a Ray of two nodes, beside bare Ray. Ray is installed for it.
+# Instances on a Ray of two nodes, beside bare Ray, and all that is held to be the same there: an hour. Ray is installed for it.
 cluster: $(VENV)/.test
-	@$(BIN)/python -m pip install --quiet -c constraints.txt "ray>=2.44,<2.45"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt "ray[serve]>=2.44,<2.45"
 	@$(BIN)/python -m bench.cluster
 
 bench-history: $(VENV)/.test
