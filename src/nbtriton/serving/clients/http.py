@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from selectors import EVENT_WRITE, DefaultSelector
 from typing import Any
 from urllib.parse import quote
 
@@ -304,9 +306,13 @@ class _Connection:
                 with contextlib.suppress(BlockingIOError):
                     opened.connect(address)
                 known.sock = opened
+                with DefaultSelector() as ready:  # once it is connected, refused or aborted
+                    ready.register(opened, EVENT_WRITE)
+                    if not self._closed and not ready.select(known.timeout):
+                        raise TimeoutError("timed out")
+                if number := opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    raise OSError(number, os.strerror(number))
                 opened.settimeout(known.timeout)
-                if not self._closed:
-                    opened.sendall(b"")  # returns once it is connected, or refused
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 opened.close()
