@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.differential.servers import COMPLETE, ECHO, call, chain, launch_ours, noted
+from tests.differential.servers import ECHO, call, chain, launch_ours, noted
 from tests.until import until
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -123,8 +123,6 @@ Start = Callable[..., contextlib.AbstractContextManager[tuple[Side, Side]]]
 def start(reference, tmp_path: Path) -> Start:
     @contextlib.contextmanager
     def started(prepare: Callable[[Path], None], *flags: str) -> Iterator[tuple[Side, Side]]:
-        # Its processes write no byte code, for which their models would be loaded again.
-        python = reference.shared_python(tmp_path / "python")
         with contextlib.ExitStack() as stack:
             sides = []
             for name in ("real", "ours"):
@@ -132,9 +130,9 @@ def start(reference, tmp_path: Path) -> Start:
                 for root in ("one", "two"):
                     (folder / root).mkdir(parents=True)
                 prepare(folder)
-                more = (f"--model-repository={folder / 'two'}", COMPLETE, *flags)
+                more = (f"--model-repository={folder / 'two'}", *flags)
                 server = stack.enter_context(
-                    reference.server(folder / "one", *more, python=python)
+                    reference.server(folder / "one", *more)
                     if name == "real"
                     else launch_ours(folder / "one", *more)
                 )
