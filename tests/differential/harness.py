@@ -18,7 +18,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -610,3 +610,21 @@ class OurSide(_Side):
 
     def metadata(self, model: str) -> dict[str, Any]:
         return self.server.metadata(model)
+
+
+@contextlib.contextmanager
+def both_sides(
+    reference: Any, folder: Path, models: Sequence[Model], *flags: str, **options: Any
+) -> Iterator[tuple[RealSide, OurSide]]:
+    """Serve models by both servers: by the real one with the flags, by ours with the options of `OurSide`."""
+    repository = folder / "models"
+    write(repository, models)
+    for name in ("real", "ours"):
+        (folder / name).mkdir()
+    flags = (*RealSide.FLAGS, *flags)
+    with (
+        reference.server(repository, *flags, log=folder / "log", timeout_s=180) as server,
+        contextlib.closing(RealSide(server, folder / "real")) as real,
+        contextlib.closing(OurSide(repository, models, folder / "ours", **options)) as ours,
+    ):
+        yield real, ours

@@ -7,11 +7,10 @@ which requests shared an execution, and the counts of the statistics of every mo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.differential.harness import OurSide, Outcome, RealSide, Scenario, write
+from tests.differential.harness import OurSide, Outcome, RealSide, Scenario, both_sides
 from tests.differential.scenarios import COMPLETED, COMPLETION, MODELS, SCENARIOS
 
 pytestmark = [pytest.mark.reference, pytest.mark.slow]
@@ -51,16 +50,8 @@ def completing(
     reference, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RealSide, OurSide]]:
     """Both servers, with auto-complete on."""
-    folder: Path = tmp_path_factory.mktemp("completing")
-    write(folder / "models", COMPLETED)
-    for name in ("real", "ours"):
-        (folder / name).mkdir()
-    with reference.server(folder / "models", *RealSide.FLAGS, log=folder / "log") as server:
-        real = RealSide(server, folder / "real")
-        ours = OurSide(folder / "models", COMPLETED, folder / "ours")
-        yield real, ours
-        ours.close()
-        real.close()
+    with both_sides(reference, tmp_path_factory.mktemp("completing"), COMPLETED) as sides:
+        yield sides
 
 
 @pytest.mark.parametrize("scenario", COMPLETION, ids=lambda scenario: scenario.id)

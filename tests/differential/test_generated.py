@@ -17,7 +17,7 @@ import pytest
 from tests.differential.cases import CASES
 from tests.differential.deliberate import CASE, NAMES, Verdict, compare
 from tests.differential.generate import CACHE_BYTES, generate, models_of
-from tests.differential.harness import ANSWER_S, Model, OurSide, Outcome, RealSide, Scenario, write
+from tests.differential.harness import ANSWER_S, Model, Outcome, Scenario, both_sides
 from tests.differential.servers import COMPLETE
 from tests.seeds import SEED
 from tests.until import until
@@ -53,18 +53,12 @@ class Pair:
             return
         self.close()
         self._lot = lot
-        models = models_of(LOTS[lot])
-        folder = self._scratch / str(lot)
-        repository = folder / "repository"
-        write(repository, models)
-        flags = (f"--cache-config=local,size={CACHE_BYTES}", *RealSide.FLAGS, COMPLETE)
-        server = self._stack.enter_context(
-            self._reference.server(repository, *flags, log=folder / "server.log", timeout_s=180)
-        )
-        self.real = RealSide(server, folder)
-        self._stack.callback(self.real.close)
-        self.ours = OurSide(repository, models, folder, cache_bytes=CACHE_BYTES)
-        self._stack.callback(self.ours.close)
+        self.real, self.ours = self._stack.enter_context(
+            both_sides(
+                self._reference, self._scratch / str(lot), models_of(LOTS[lot]),
+                f"--cache-config=local,size={CACHE_BYTES}", COMPLETE, cache_bytes=CACHE_BYTES,
+            )
+        )  # fmt: skip
 
     def close(self) -> None:
         self._stack.close()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.differential.harness import Model, OurSide, Outcome, RealSide, Scenario, write
+from tests.differential.harness import Model, OurSide, Outcome, RealSide, Scenario, both_sides
 from tests.differential.scenarios import batcher, sized
 from tests.differential.servers import COMPLETE
 
@@ -51,17 +50,9 @@ MODELS = (HOLDER, GROWS, WAITS, LOW, HIGH)
 def sides(
     reference, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RealSide, OurSide]]:
-    folder: Path = tmp_path_factory.mktemp("limited")
-    write(folder / "models", MODELS)
-    for name in ("real", "ours"):
-        (folder / name).mkdir()
-    flags = (*RealSide.FLAGS, COMPLETE, "--rate-limit=execution_count")
-    with reference.server(folder / "models", *flags, log=folder / "log", timeout_s=180) as server:
-        real = RealSide(server, folder / "real")
-        ours = OurSide(folder / "models", MODELS, folder / "ours", rate_limit="execution_count")
-        yield real, ours
-        ours.close()
-        real.close()
+    folder, flags = tmp_path_factory.mktemp("limited"), (COMPLETE, "--rate-limit=execution_count")
+    with both_sides(reference, folder, MODELS, *flags, rate_limit="execution_count") as found:
+        yield found
 
 
 def order_of(outcome: Outcome) -> list[int]:
