@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
@@ -88,7 +88,6 @@ class LiveTimeline(SelectingView):
         self._counted = 0
         self._strips_due_s = -float("inf")
         self._instances: dict[str, list[str]] = {}
-        self._lanes: list[dict[str, int]] = []
         self._known: Sequence[Any] = ()
         self._marks = {(mark.letter, mark.words): at for at, mark in enumerate(marks())}
         super().__init__(
@@ -195,24 +194,26 @@ class LiveTimeline(SelectingView):
         self.frames_sent += 1
         batches: list[tuple[float, ...]] = []
         requests: list[tuple[float, ...]] = []
-        self._lanes = [
+        lanes = [
             {name: lane for lane, name in enumerate(one.instances)} for one in self._timeline.models
         ]
         most = _MOST_AT_ONCE if whole else max(_LEAST, _MOST // max(1, len(self.models)))
         for at, one in enumerate(self._records(since, most)):
-            batches += [self._batch(at, each) for each in self._unsent("batch", one.batches, most)]
-            unsent = self._unsent("request", one.requests, most)
-            requests += [self._request(at, each) for each in unsent]
+            places, unsent = lanes[at], self._unsent("batch", one.batches, most)
+            batches += [self._batch(at, places, batch) for batch in unsent]
+            new = self._unsent("request", one.requests, most)
+            requests += [self._request(at, places, request) for request in new]
         ended, answered = len(batches), len(requests)
         timeline = self._timeline
         now_ns = monotonic_ns()
         if self._read is None:  # as it was
             now_ns = timeline.begin_ns + int(timeline.span_ms * 1e6)
         for at, one in enumerate(self._inside()):
-            for batch in one.running[-most:]:
-                batches.append(self._batch(at, batch._replace(end_ns=now_ns)))
-            for request in one.in_flight[-most:]:
-                requests.append(self._request(at, request._replace(answered_ns=now_ns)))
+            places = lanes[at]
+            running = [batch._replace(end_ns=now_ns) for batch in one.running[-most:]]
+            batches += [self._batch(at, places, batch) for batch in running]
+            inside = [request._replace(answered_ns=now_ns) for request in one.in_flight[-most:]]
+            requests += [self._request(at, places, request) for request in inside]
         self._sent = {
             key: end for key, end in self._sent.items() if end > self._newest_ns - 2 * _LATE_NS
         }
@@ -275,19 +276,21 @@ class LiveTimeline(SelectingView):
                 found.append(record)
         return found[-most:]
 
-    def _batch(self, at: int, batch: BatchRecord) -> tuple[float, ...]:
+    def _batch(self, at: int, lanes: Mapping[str, int], batch: BatchRecord) -> tuple[float, ...]:
         mark = mark_of(batch)
         return (
-            at, self._lanes[at].get(batch.instance, 0), self._ms(batch.start_ns), self._ms(batch.end_ns),
+            at, lanes.get(batch.instance, 0), self._ms(batch.start_ns), self._ms(batch.end_ns),
             batch.batch_size, len(batch.requests), self._marks.get((mark.letter, mark.words), len(self._marks) - 1),
             batch.queue_ns / 1e6, batch.failed, batch.requests[0],
         )  # fmt: skip
 
-    def _request(self, at: int, request: RequestRecord) -> tuple[float, ...]:
+    def _request(
+        self, at: int, lanes: Mapping[str, int], request: RequestRecord
+    ) -> tuple[float, ...]:
         batch = request.batch
         left = batch.start_ns if batch is not None else request.answered_ns
         return (
-            at, -1 if batch is None else self._lanes[at].get(batch.instance, -1),
+            at, -1 if batch is None else lanes.get(batch.instance, -1),
             self._ms(request.arrival_ns), self._ms(left), self._ms(request.answered_ns),
             request.size, bool(request.status), request.number,
         )  # fmt: skip

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, Unpack
 
 from nbtriton.common.checks import check, whole
@@ -231,24 +232,22 @@ def compare(
     names = _names(variants, all_options)
     measured: list[tuple[PerfPoint, ...]] = []
     others = Others()
+    indices, points = range(len(all_options)), dict[int, PerfPoint]()
     with Ending(measured) as ending:
-        for number in range(rounds):
-            order = range(len(all_options)) if number % 2 == 0 else range(len(all_options))[::-1]
-            points: dict[int, PerfPoint] = {}
-            for index in order:
-                ending.what = what = f"round {number + 1} of {rounds}, {names[index]}"
-                report = run(
-                    all_options[index].observed_by(observer and partial(_renamed, observer, what))
-                )
-                if report.interrupted:
-                    raise KeyboardInterrupt
-                ending.failure = report.failure
-                if ending.failure:
-                    break
-                points[index] = report.points[0]
+        for number, turn in product(range(rounds), indices):
+            index = turn if number % 2 == 0 else indices[-1 - turn]
+            ending.what = what = f"round {number + 1} of {rounds}, {names[index]}"
+            report = run(
+                all_options[index].observed_by(observer and partial(_renamed, observer, what))
+            )
+            if report.interrupted:
+                raise KeyboardInterrupt
+            ending.failure = report.failure
             if ending.failure:
                 break
-            measured.append(tuple(points[index] for index in range(len(all_options))))
+            points[index] = report.points[0]
+            if turn == indices[-1]:
+                measured.append(tuple(points[index] for index in indices))
     return Comparison(
         names, tuple(measured), ending.interrupted, others.disturbance, ending.failure
     )

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from nbtriton.common.foreign import BATCH_STRATEGY
 from nbtriton.model.config._proto import ModelConfig, copy_config, enum_name, is_map, is_repeated
 from nbtriton.model.config.normalize import is_ensemble, queue_policies
+from nbtriton.model.config.parameters import INSTANCE_SHARING, sharing_of
 from nbtriton.model.config.validate_io import STRATEGY_PATH
 
 _FRAMEWORK = "it configures a graph compiler that the backends here do not use"
@@ -77,6 +78,7 @@ ONNXRUNTIME = ("model_operations", "optimization.graph")
 PARAMETERS: Final = {STRATEGY_PATH: str(BATCH_STRATEGY)}
 EXECUTION_ENV_PATH: Final = "EXECUTION_ENV_PATH"
 NO_ENVIRONMENT: Final = "only the python backend has environments, as in Triton"
+NO_ACTORS: Final = "actors are shared with isolation ray"
 PINNED: Final = "the frameworks here allocate host memory as they do"
 
 
@@ -89,6 +91,7 @@ def ignored_fields(
     cache: bool = True,
     limiter: bool = True,
     policies: bool = True,
+    actors: bool = True,
 ) -> list[tuple[str, str]]:
     """Return the set fields of a configuration that have no effect here.
 
@@ -106,6 +109,8 @@ def ignored_fields(
         Whether the server has a response cache and a rate limiter.
     policies : bool
         Whether the instances live in processes, and the server has host policies.
+    actors : bool
+        Whether the instances live in actors of a Ray cluster.
 
     Returns
     -------
@@ -139,6 +144,8 @@ def ignored_fields(
         found.append((f"parameters[{EXECUTION_ENV_PATH}]", NO_ENVIRONMENT))
     for rule in _RULES:
         found += rule(config)
+    if not actors and sharing_of(config) > 1:
+        found.append((f"parameters[{INSTANCE_SHARING}]", NO_ACTORS))
     return found
 
 

@@ -21,7 +21,6 @@ from nbtriton.model.config import (
     plan_instances,
     validate,
 )
-from nbtriton.model.config.parameters import INSTANCE_SHARING, sharing_of
 from nbtriton.runtime.engine.core.cache import ResponseCache
 from nbtriton.runtime.engine.core.custom_batching import find_strategy
 from nbtriton.runtime.engine.core.dispatch import Registry
@@ -328,7 +327,7 @@ class ModelBuilder:
         config = copy_config(user_config)
         config.backend = next((runtime.config.backend for runtime in runtimes), config.backend)
         isolations = {one.backend.isolation for one in runtimes if isinstance(one, ModelRuntime)}
-        found = ignored_fields(
+        return ignored_fields(
             config,
             whole_batches=any(
                 not isinstance(getattr(runtime, "source", None), type | Path | None)
@@ -339,12 +338,8 @@ class ModelBuilder:
             cache=self.cache is not None,
             limiter=self.limiter is not None,
             policies=bool(self.options.host_policies) and "process" in isolations,
+            actors="ray" in isolations,
         )
-        if sharing_of(config) > 1 and "ray" not in isolations:
-            found.append(
-                (f"parameters[{INSTANCE_SHARING}]", "actors are shared with isolation ray")
-            )
-        return found
 
 
 @dataclass(slots=True, frozen=True)
